@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from testbed.cluster.services.machine_watch import UNREACHABLE
 from testbed.controller.checkers.runs import recheck
+from testbed.controller.runs import spread_execution
 from testbed.controller.runs.runner import RunResult, run
 from testbed.controller.runs.spread_execution import SpreadCluster
 from testbed.controller.verdict.machine_outages import LOST, MachineLostError
@@ -136,6 +138,32 @@ def test_a_killed_machine_makes_the_run_invalid_without_failed_checks(machines: 
         assert "checks" not in recorded.result
         with pytest.raises(NotFoundError, match="lacks histories: machine b: the connection to its worker has ended"):
             recheck(recorded)
+        assert_nothing_left(machines, "a")
+    finally:
+        machines.start("b")
+
+
+def test_a_machine_lost_when_all_programs_have_ended_leaves_checked_histories(
+    machines: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = spread_execution.measured_underlays
+
+    def measure_without_b(workers: spread.Workers, parts: Any, *, carry: bool) -> list[spread.Underlay]:
+        if not carry:
+            machines.kill("b")
+            workers["b"].call("clock")  # the measurement itself may be on machine a
+        return measure(workers, parts, carry=carry)
+
+    monkeypatch.setattr(spread_execution, "measured_underlays", measure_without_b)
+    try:
+        with pytest.raises(InvalidRunError) as caught, cluster(machines) as running:
+            run_with_fault(running, tmp_path, lambda: None)
+        (finding,) = (finding for finding in caught.value.verdict.findings if finding.what == LOST)
+        assert finding.reason.endswith(" s after the repetition began; when all programs had ended")
+        recorded = read_run(tmp_path / "run")
+        assert recorded.result["verdict"]["grade"] == "invalid"
+        (report,) = recheck(recorded)
+        assert report.passed
         assert_nothing_left(machines, "a")
     finally:
         machines.start("b")

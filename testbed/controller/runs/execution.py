@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from protocols.core.firmware import Host
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.checkers.check_report import Report
+    from testbed.controller.verdict.machine_outages import MachineLostError
     from testbed.fates.rules import RuleSet
     from testbed.runtime.nodes.dilated_host import Lateness
     from testbed.runtime.nodes.node_run import Run
@@ -117,7 +118,8 @@ class Execution:
     cores, by node and part, where a profile gives them costs: jobs, busy_ns (the sum of their costs), waited_ns, and the
     share of time in which the part was busy; for a core also nanoseconds by cause, such as compute_ns. switches: counters
     of modelled switches, by name: frames dropped or truncated, by cause; in namespaces also stops, the number of STOPs
-    sent to NICs. lateness: lateness of frames, by node, in dilated runs."""
+    sent to NICs. lateness: lateness of frames, by node, in dilated runs. lost: the loss of a machine when all programs had
+    ended, which makes the run invalid."""
 
     results: Mapping[str, Any]
     counters: Mapping[str, Mapping[str, int]]
@@ -126,6 +128,7 @@ class Execution:
     usage: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     lateness: Mapping[str, Lateness] = field(default_factory=dict)
     switches: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    lost: MachineLostError | None = None
 
 
 class RunTimeoutError(TestbedError):

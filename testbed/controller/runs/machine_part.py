@@ -164,7 +164,7 @@ def run_part(
             with player.prepared(running) if player is not None else nullcontext():
                 outcome = _outcome(run_live(running, plan, repetition), player)
         except TestbedError as error:
-            outcome = {"error": str(error), "class": type(error).__name__, "when": getattr(error, "when", -1)}
+            outcome = failure_reply(error)
         folder.close({})
         rows = list(journal.read(folder.path / "rows.jsonl"))
         files = {
@@ -242,6 +242,18 @@ def _outcome(execution: Execution, player: ScenarioPlayer | None) -> dict[str, o
         "verdict": verdict_to_json(verdict),
         "switches": {name: dict(counts) for name, counts in execution.switches.items()},
     }
+
+
+def failure_reply(error: TestbedError) -> dict[str, object]:
+    """Return the reply's part on an error that ended the run, with all that `spread_execution` needs to raise it."""
+    from testbed.runtime.nodes.node_run import NodeDiedError, StuckError
+
+    outcome: dict[str, object] = {"error": str(error), "class": type(error).__name__}
+    if isinstance(error, NodeDiedError):
+        outcome["nodes"] = error.nodes
+    elif isinstance(error, StuckError):
+        outcome["waiting"] = error.waiting
+    return outcome
 
 
 def _program_files(folder: Path) -> list[Path]:

@@ -227,18 +227,18 @@ class _Series:
         files = folder.create_repetition(number, self.repeat)
         folder.add_event("repetition begins", number=number, seed=plan.seed)
         findings = checker.findings if checker is not None else list[Finding]
-        with (
-            outages.judge_errors(folder, findings) if outages is not None else contextlib.nullcontext(),
-            checker.check_repetition(files, outages) if checker is not None else contextlib.nullcontext(),
-        ):
-            try:
-                for player in self.players:
-                    player.seed = plan.seed
-                with errors_naming_changed_frames(files.folder, folder.path):
-                    execution = self._execute(running, plan, files, outages)
-            finally:
-                for player in self.players:
-                    player.close()
+        with outages.judge_errors(folder, findings) if outages is not None else contextlib.nullcontext():
+            with checker.check_repetition(files, outages) if checker is not None else contextlib.nullcontext():
+                try:
+                    for player in self.players:
+                        player.seed = plan.seed
+                    with errors_naming_changed_frames(files.folder, folder.path):
+                        execution = self._execute(running, plan, files, outages)
+                finally:
+                    for player in self.players:
+                        player.close()
+            if execution.lost is not None:  # after the checks: all files have been written
+                raise execution.lost
         folder.add_event("repetition ends", number=number)
         return execution if checker is None else checker.add_to(execution)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -17,15 +18,41 @@ from testbed.controller.runs.machine_part import RUN
 from testbed.controller.scenarios.machine_reports import SpreadScenario
 from testbed.controller.verdict.machine_outages import MachineLostError, MachineOutages
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
-from testbed.errors import TestbedError
+from testbed.errors import (
+    ConflictError,
+    KernelError,
+    NotFoundError,
+    PermissionDeniedError,
+    TestbedError,
+    UnreadableStateError,
+    UnsupportedError,
+)
 from testbed.machines.joint_calls import Loss, in_step
-from testbed.machines.remote_workers import WorkerLostError
+from testbed.machines.remote_workers import CALL_TIMEOUT, WorkerLostError
+from testbed.machines.request_reader import STOP
 from testbed.machines.spread import MachineClock, Underlay, Workers, clock_of, measured_underlays
 from testbed.machines.spread_faults import SpreadState, spread_state
-from testbed.runtime.nodes.node_run import ProgramError
+from testbed.runtime.nodes.node_run import ClusterEndedError, NodeDiedError, ProgramError, StuckError
 from testbed.workloads.lookup import file_of
 
 _EXTRA_TIMEOUT: Final = 120.0  # s beyond the run's timeout, for a machine to start programs and send results
+_BEFORE: Final = "before its programs were started"  # stages at which a machine may be lost
+_DURING: Final = "the files of its programs are lost"
+_AFTER: Final = "when all programs had ended"
+_ERRORS: Final[Mapping[str, type[TestbedError]]] = {
+    error_class.__name__: error_class
+    for error_class in (
+        ClusterEndedError,
+        ConflictError,
+        KernelError,
+        NotFoundError,
+        PermissionDeniedError,
+        ProgramError,
+        UnreadableStateError,
+        UnsupportedError,
+    )
+}
+"""Classes of a machine's error that consist of a message only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +75,18 @@ def execute(
     scenario: SpreadScenario | None = None,
 ) -> Execution:
     """Run a workload on all nodes, and write the files of all machines to the repetition's folder. outages, add_events: get
-    the machines' events. scenario: played during the run. An error on one machine ends the run on all machines. Raises
-    ProgramError, MachineLostError, TestbedError."""
-    state = cluster.state()
-    clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.workers.items()}
-    before = measured_underlays(state.workers, state.parts, carry=True)
+    the machines' events. scenario: played during the run. An error on one machine ends the run on all machines. A machine
+    that is lost when all programs have ended is in the result. Raises MachineLostError, and the errors of `run_live`."""
+    with _losses_before_start(outages):
+        state = cluster.state()
+        clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.workers.items()}
+        before = measured_underlays(state.workers, state.parts, carry=True)
     request = {"name": cluster.name, "asked": plan.request, "seed": plan.seed, "history": plan.history,
                "source": _source(str(plan.request["form"])),
                "ranks": [asdict(rank) for rank in plan.ranks], "queues": asdict(plan.queues),
                "scenario": scenario.request(state) if scenario is not None else None}  # fmt: skip
-    numbers = {
-        machine: worker.begin(RUN, **request, ahead=clocks[machine].ahead) for machine, worker in state.workers.items()
-    }
+    with _losses_before_start(outages):
+        numbers = _begin(state.workers, request, clocks)
     replies, lost = in_step(state.workers, numbers, plan.timeout + _EXTRA_TIMEOUT)
     for machine, reply in replies.items():
         _write_files(reply, files)
@@ -69,23 +96,58 @@ def execute(
     if scenario is not None:
         scenario.take(reply["scenario"] for reply in replies.values() if reply.get("scenario"))
     if lost:
-        raise MachineLostError({machine: loss_sentence(loss, outages.since) for machine, loss in lost.items()})
+        raise MachineLostError({machine: loss_sentence(loss, outages.since, _DURING) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]
     if failed:
         # On the other machines, a plain TestbedError only says that another machine has failed.
         machine, reply = next(((m, r) for m, r in failed if r["class"] != TestbedError.__name__), failed[0])
         raise _error(machine, reply)
+    after: list[Underlay] = []
+    lost_afterwards: MachineLostError | None = None
     try:
         after = measured_underlays(state.workers, state.parts, carry=False)
     except WorkerLostError as error:
-        loss = Loss(error, time.monotonic_ns())
-        raise MachineLostError({error.machine: loss_sentence(loss, outages.since)}) from error
+        lost_afterwards = _machine_lost(error, outages, _AFTER)
     return Execution(
         {rank: result for reply in replies.values() for rank, result in reply["results"].items()},
         {rank: counts for reply in replies.values() for rank, counts in reply["counted"].items()},
         joint_verdict(replies, [*before, *after], clocks, outages.silence_findings()),
         switches={name: counts for reply in replies.values() for name, counts in reply["switches"].items()},
+        lost=lost_afterwards,
     )
+
+
+@contextmanager
+def _losses_before_start(outages: MachineOutages) -> Iterator[None]:
+    """Raise MachineLostError for a worker that is lost in the block."""
+    try:
+        yield
+    except WorkerLostError as error:
+        raise _machine_lost(error, outages, _BEFORE) from error
+
+
+def _machine_lost(error: WorkerLostError, outages: MachineOutages, stage: str) -> MachineLostError:
+    loss = Loss(error, time.monotonic_ns())
+    return MachineLostError({error.machine: loss_sentence(loss, outages.since, stage)})
+
+
+def _begin(workers: Workers, request: Mapping[str, object], clocks: Mapping[str, MachineClock]) -> dict[str, int]:
+    """Begin the run on all machines; return the calls' numbers. If a worker is lost, end the run on the others, which hold
+    the cluster's lock until then, and raise WorkerLostError."""
+    numbers: dict[str, int] = {}
+    try:
+        for machine, worker in workers.items():
+            numbers[machine] = worker.begin(RUN, **request, ahead=clocks[machine].ahead)
+    except WorkerLostError:
+        for machine, number in numbers.items():
+            with suppress(TestbedError):
+                workers[machine].answer_joint(number, STOP)
+        for machine, number in numbers.items():
+            with suppress(TestbedError):  # the loss is raised instead
+                while workers[machine].joint(number, CALL_TIMEOUT)[0]:
+                    pass
+        raise
+    return numbers
 
 
 def _source(form: str) -> str:
@@ -97,10 +159,11 @@ def _source(form: str) -> str:
         raise TestbedError(f"{path} cannot be read: {error}") from error
 
 
-def loss_sentence(loss: Loss, since: int) -> str:
-    """Return a sentence on the loss of a machine. since: start of the repetition, monotonic nanoseconds."""
+def loss_sentence(loss: Loss, since: int, stage: str) -> str:
+    """Return a sentence on the loss of a machine. since: start of the repetition, monotonic nanoseconds. stage: when the
+    machine was lost, or what was lost with it."""
     after = (loss.when - since) / 1e9
-    return f"{loss.error}, {after:.2f} s after the repetition began; the files of its programs are lost"
+    return f"{loss.error}, {after:.2f} s after the repetition began; {stage}"
 
 
 def _write_files(reply: Mapping[str, Any], files: RepetitionFiles) -> None:
@@ -115,8 +178,15 @@ def _write_files(reply: Mapping[str, Any], files: RepetitionFiles) -> None:
 
 
 def _error(machine: str, reply: Mapping[str, Any]) -> TestbedError:
-    error = f"machine {machine}: {reply['error']}"
-    return ProgramError(error) if reply["class"] == ProgramError.__name__ else TestbedError(error)
+    """Return the error that ended the run on a machine, of its class there: checkers and exit codes depend on it."""
+    message = f"machine {machine}: {reply['error']}"
+    if reply["class"] == NodeDiedError.__name__:
+        return NodeDiedError(message, reply["nodes"])
+    if reply["class"] == StuckError.__name__:
+        stuck = StuckError("", reply["waiting"])
+        stuck.args = (message,)  # which names the waiting nodes already
+        return stuck
+    return _ERRORS.get(reply["class"], TestbedError)(message)
 
 
 def joint_verdict(
@@ -156,6 +226,7 @@ def underlay_findings(measured: Sequence[Underlay]) -> Iterator[Finding]:
 
 
 def clock_findings(clocks: Mapping[str, MachineClock]) -> Iterator[Finding]:
-    """Yield findings on the machines' clocks: the maximum error of the times in their histories."""
+    """Yield findings on the machines' clocks: the error of the offset measured before the run, without
+    drift."""
     for machine, clock in clocks.items():
         yield Finding("clock offset", f"machine {machine}", "", 0, clock.error, "ns", Grade.TRUSTED)
