@@ -68,13 +68,13 @@ def top_command(
         sampler.close()
 
 
-def watch_in_terminal(sampler: Sampler, interval: float, before: Sequence[str] = ()) -> None:
-    """Show the view in the terminal until the user quits. before: as for `live_view.watch`."""
+def watch_in_terminal(sampler: Sampler, interval: float, command_prefix: Sequence[str] = ()) -> None:
+    """Show the view in the terminal until the user quits. command_prefix: as for `live_view.watch`."""
     from rich.console import Console
 
     from testbed.cli.screen.live_view import watch
 
-    watch(sampler, interval, Console(), sys.stdin.fileno(), before)
+    watch(sampler, interval, Console(), sys.stdin.fileno(), command_prefix)
 
 
 def _check_name(store: Store, requested: str | None) -> None:

@@ -24,21 +24,26 @@ class Sampler(Protocol):
     def sample(self, *, agents: bool = True) -> Snapshot | Absent: ...
 
 
-def watch(sampler: Sampler, interval: float, console: Console, keyboard: int, before: Sequence[str] = ()) -> None:
+def watch(
+    sampler: Sampler, interval: float, console: Console, keyboard: int, command_prefix: Sequence[str] = ()
+) -> None:
     """Show the cluster until the user quits. interval: seconds between two snapshots. keyboard: the terminal's
-    descriptor. before: for a cluster on several machines, the words "machines" and their file. A signal that ends the
+    descriptor. command_prefix: ('machines', FILE) for a cluster on several machines, otherwise empty. A signal that ends the
     program is raised again after the terminal has been restored."""
     commands = Commands()
     ended_by = 0
     try:
         with take_over(keyboard) as terminal, console.screen(hide_cursor=True):
             view, due = View(), 0.0
+            has_agents = False  # whether the snapshot has the data of agents, which only one panel shows
             snapshot: Snapshot | Absent = Absent("")
             while True:
                 now = time.monotonic()
-                if now >= due and not view.paused:
-                    snapshot = sampler.sample(agents=PANELS[view.panel].name == "NICs")
-                    due = max(due + interval, now) if due else now + interval
+                needs_agents = PANELS[view.panel].name == "NICs"
+                if (now >= due and not view.paused) or (needs_agents and not has_agents):
+                    snapshot = sampler.sample(agents=needs_agents)
+                    has_agents = needs_agents
+                    due = due + interval if now >= due > now - interval else now + interval
                 width, height = console.size
                 console.update_screen(frame(snapshot, view, width, height))
                 timeout = 60.0 if view.paused else due - time.monotonic()
@@ -54,18 +59,18 @@ def watch(sampler: Sampler, interval: float, console: Console, keyboard: int, be
                     if isinstance(action, Quit):
                         return
                     if isinstance(action, Command) and isinstance(snapshot, Snapshot):
-                        commands.start(arguments(snapshot.cluster, action, before))
+                        commands.start(arguments(snapshot.cluster, action, command_prefix))
         if ended_by:
             signal.raise_signal(ended_by)
     finally:
         commands.finish()
 
 
-def arguments(cluster: str, action: Command, before: Sequence[str] = ()) -> Sequence[str]:
-    """Return the arguments of the complete command. The user's arguments are last, so that they take precedence. before: see
-    `watch`."""
+def arguments(cluster: str, action: Command, command_prefix: Sequence[str] = ()) -> Sequence[str]:
+    """Return the arguments of the complete command. The user's arguments are last, so that they take precedence.
+    command_prefix: see `watch`."""
     name, *user_arguments = action.words
-    if before:
-        group, file = before
+    if command_prefix:
+        group, file = command_prefix
         return [group, name, file, cluster, *user_arguments]
     return [name, "--name", cluster, *user_arguments]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from io import StringIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from testbed.cli.screen import live_view
 from testbed.cli.screen.keys import Keys
+from testbed.cli.screen.panels import PANELS
+from testbed.cli.screen.terminal import Wakeup
 from testbed.cli.screen.view import Action, Command, Quit, View, press, show_result
 from testbed.observe.live.snapshot import Absent, Snapshot
 from tests.unit.cli.snapshots import star, two_nodes
@@ -176,3 +183,57 @@ def test_nothing_can_be_injected_on_an_event() -> None:
 def test_keys_without_a_cluster_have_no_effect() -> None:
     view, actions = press_keys(View(), ["i", "d", "h", "H", "j", "G"], Absent("nothing"))
     assert (view, actions) == (View(), [])
+
+
+# Samples
+
+
+@dataclass
+class Screen:
+    """A terminal with a clock of its own, and a sampler that records the time of each sample and whether it had agents.
+    wakeups: seconds until each wake-up, with the key that is pressed then, if any; 0 seconds: at the timeout. The last one
+    quits."""
+
+    wakeups: list[tuple[float, str]]
+    now: float = 100.0
+    samples: list[tuple[float, bool]] = field(default_factory=list)
+
+    def sample(self, *, agents: bool = True) -> Snapshot | Absent:
+        self.samples.append((self.now, agents))
+        return two_nodes()
+
+    def wait(self, seconds: float, _: Collection[int]) -> Wakeup:
+        pause, key = self.wakeups.pop(0) if self.wakeups else (0.0, "q")
+        self.now += pause or max(0.0, seconds)
+        return Wakeup(keys=[key] if key else [])
+
+
+def samples_of(monkeypatch: pytest.MonkeyPatch, *wakeups: tuple[float, str]) -> list[tuple[float, bool]]:
+    """Show a cluster with one sample a second; return the seconds of the samples, and whether they had agents."""
+    screen = Screen([*wakeups])
+
+    @contextmanager
+    def take_over(_: int) -> Iterator[Screen]:
+        yield screen
+
+    monkeypatch.setattr(live_view, "take_over", take_over)
+    monkeypatch.setattr("time.monotonic", lambda: screen.now)
+    live_view.watch(screen, 1.0, Console(file=StringIO(), force_terminal=True), 0)
+    return [(round(when - 100, 3), agents) for when, agents in screen.samples]
+
+
+def test_samples_are_a_whole_interval_apart_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = samples_of(monkeypatch, (0, ""), (0.004, "p"), (7.5, "p"), (0, ""), (0, ""))
+    assert [when for when, _ in late] == [0, 1, 8.504, 9.504, 10.504]
+
+
+def test_samples_stay_on_schedule_if_one_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [when for when, _ in samples_of(monkeypatch, (1.25, ""), (0, ""), (0, ""))] == [0, 1.25, 2, 3]
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_change_to_the_panel_of_nics_samples_their_agents(monkeypatch: pytest.MonkeyPatch, paused: bool) -> None:
+    number = str([panel.name for panel in PANELS].index("NICs") + 1)
+    keys = [(0.25, "p")] if paused else []
+    samples = samples_of(monkeypatch, *keys, (0.25, number), (0.25, "1"), (0.125, ""))
+    assert samples == [(0, False), (0.5 if paused else 0.25, True)]
