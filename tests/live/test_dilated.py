@@ -16,10 +16,12 @@ from protocols.emp.profile import EMP_2001
 from protocols.openmx.profile import OPENMX_2009
 from testbed import Cluster, RunResult, TestbedError
 from testbed.controller.conformance.parity import FlowOfLink, differing_flows, fates_by_flow, received_messages
+from testbed.controller.runs.live_execution import lateness_notes
 from testbed.controller.runs.run_options import Mode
 from testbed.fates.records import Fate
 from testbed.observe.recorded import FATES
 from testbed.runtime.logs import read_log
+from testbed.runtime.nodes.dilated_host import Lateness
 
 pytestmark = [pytest.mark.alone, pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
@@ -107,6 +109,15 @@ def run(request: pytest.FixtureRequest) -> tuple[Hardware, RunResult]:
             break
     assert late <= hardware.max_lateness, "a busy machine makes frames late"
     return hardware, dilated
+
+
+@pytest.mark.parametrize(
+    ("p99", "factor", "advice"),
+    [(100, 200, ""), (2, 2, ""), (400, 200, ""), (800, 200, "; with --dilate 400, those above 20,000 ns would be")],
+)
+def test_only_a_larger_factor_is_advised(p99: int, factor: int, advice: str) -> None:
+    (note,) = lateness_notes([Lateness(1, 1, p99, p99)], factor)
+    assert note.endswith(f"measured times above {p99 * 50:,} ns are accurate to 2%{advice}")
 
 
 def test_times_equal_the_simulations_within_the_measured_lateness(run: tuple[Hardware, RunResult]) -> None:

@@ -72,7 +72,7 @@ def test_a_node_with_more_cores_than_the_machine_is_not_pinned_and_noted() -> No
     description = MIXED.replace("cores = 1", f"cores = {len(os.sched_getaffinity(0)) + 1}")
     result = testbed.run(Description.from_toml(description), greet_and_return_affinity, timeout=60)
     assert result.results["a.0"][1] == sorted(os.sched_getaffinity(0))
-    assert any("a: more cores are configured than this machine has processors" in note for note in result.verdict.notes)
+    assert any("a: not enough free processors for the configured cores" in note for note in result.verdict.notes)
 
 
 def test_nodes_have_separate_cores_while_the_machine_has_enough() -> None:
@@ -83,7 +83,7 @@ def test_nodes_have_separate_cores_while_the_machine_has_enough() -> None:
     assert result.results["b"][1] == machine[1:2]
     result = testbed.run(Description.from_toml(description[len(machine)]), greet_and_return_affinity, timeout=60)
     assert result.results["b"][1] == machine
-    assert any("b: more cores are configured than this machine has processors" in note for note in result.verdict.notes)
+    assert any("b: not enough free processors for the configured cores" in note for note in result.verdict.notes)
 
 
 @pytest.mark.parametrize("ranks", ["ranks = [0, 1]", ""])
@@ -96,7 +96,7 @@ def test_a_nodes_default_number_of_cores_is_its_profiles(ranks: str) -> None:
     if len(machine) > 1:
         assert [result.results[name][1] for name in ("a.0", "a.1")] == [machine[:1], machine[1:2]]
     else:
-        assert any("more cores are configured" in note for note in result.verdict.notes)
+        assert any("not enough free processors" in note for note in result.verdict.notes)
 
 
 def test_unsupported_ranks_and_profiles_of_a_mode_are_rejected() -> None:

@@ -107,7 +107,7 @@ def core_pinning(layout: Layout, ranks: Iterable[Rank]) -> tuple[Mapping[str, in
     if not unpinned:
         return pinned, ()
     names = ", ".join(dict.fromkeys(unpinned))
-    return pinned, (f"{names}: more cores are configured than this machine has processors; programs are not pinned",)
+    return pinned, (f"{names}: not enough free processors for the configured cores; their programs are not pinned",)
 
 
 class WallClock:
@@ -123,7 +123,7 @@ class WallClock:
         self.spawn = node.loop.spawn
 
     async def compute(self, nanoseconds: int) -> None:
-        """Spin for this much processor time of this thread, which excludes other processes."""
+        """Spin until this thread has used this much CPU time; time of other processes does not count."""
         cpu_time = time.thread_time_ns
         end = cpu_time() + nanoseconds
         while cpu_time() < end:
@@ -163,8 +163,10 @@ def lateness_notes(lateness: Iterable[Lateness], factor: int) -> tuple[str, ...]
         return ()
     p50 = max(node.p50 for node in by_node)
     needed_factor = -(-p99 * factor // (_MAX_ERROR * _SHORT_TIME // 100))
-    return (
+    note = (
         f"frames were late by up to {p50:,} ns of model time (median) and {p99:,} ns (99th percentile): measured times "
-        f"above {p99 * 100 // _MAX_ERROR:,} ns are accurate to {_MAX_ERROR}%; with --dilate {needed_factor}, those above "
-        f"{_SHORT_TIME:,} ns would be",
+        f"above {p99 * 100 // _MAX_ERROR:,} ns are accurate to {_MAX_ERROR}%"
     )
+    if needed_factor > factor:
+        note += f"; with --dilate {needed_factor}, those above {_SHORT_TIME:,} ns would be"
+    return (note,)
