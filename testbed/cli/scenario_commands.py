@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json, to_seconds
+from testbed.cli.consoles import echo, json_option, print_json, print_warnings, to_seconds
+
+if TYPE_CHECKING:
+    from testbed.controller.scenarios.timeline import TimelineEvent
 
 _MAX_SHOWN = 100  # events; --json has all
 
@@ -23,20 +27,32 @@ def scenario_command() -> None:
 @scenario_command.command("check")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("cluster", metavar="CLUSTER")
-@click.option("--mode", type=click.Choice(["sim", "live"]), default="live", show_default=True, help="Mode of the run.")
+@click.option("--mode", type=click.Choice(["sim", "live", "dilated"]), default="live", show_default=True,
+              help="Mode of the run; in a dilated run the scenario's times are model time.")  # fmt: skip
+@click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
+              help="Factor by which model time is slowed in a dilated run; default: 200.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=None, help="Seed of the run; default: the description's.")
 @click.option("--seconds", callback=to_seconds, default="60", show_default=True,
               help="Time limit of the run: its --timeout.")  # fmt: skip
 @json_option
 def check_command(
-    file: Path, cluster: str, mode: Literal["sim", "live"], seed: int | None, seconds: float, as_json: bool
+    file: Path,
+    cluster: str,
+    mode: Literal["sim", "live", "dilated"],
+    dilate: int | None,
+    seed: int | None,
+    seconds: float,
+    as_json: bool,
 ) -> None:
-    """Print the timeline of faults, or all errors at once: unknown names, and what this machine does not support.
+    """Print the timeline of faults, or what is wrong with it. Faults that a protocol or workload refuses are found only by
+    'testbed run'.
 
     \b
     testbed scenario check storm.toml star-4
     """
-    from testbed.controller.runs.run_options import check_seconds, check_seed
+    if dilate is not None and mode != "dilated":
+        raise click.UsageError(f"--dilate needs --mode dilated, got --mode {mode}")
+    from testbed.controller.runs.run_options import DILATE, check_seconds, check_seed
     from testbed.controller.runs.run_target import find_target
     from testbed.controller.scenarios.feasibility import check, texts_of
     from testbed.controller.scenarios.timeline import occurrences, timeline_events
@@ -47,12 +63,15 @@ def check_command(
     if problems := check_seed(seed) + check_seconds("seconds", seconds):
         raise DescriptionError("the run", problems)
     scenario = load(file)
-    layout = find_target(cluster, mode, seed).layout
-    check(scenario, layout, mode)
+    target = find_target(cluster, mode, seed)
+    layout = target.layout
+    factor = (dilate or DILATE) if mode == "dilated" else 0
+    datapath = target.running.state.asked if target.running is not None else "auto"
+    check(scenario, layout, mode, datapath=datapath, slow=factor)
     texts_of(scenario.faults)
-    timeline = timeline_events(
-        occurrences(scenario, layout, layout.seed if seed is None else seed, round(seconds * 1e9))
-    )
+    horizon = round(seconds * 1e9) // max(factor, 1)
+    timeline = timeline_events(occurrences(scenario, layout, layout.seed if seed is None else seed, horizon))
+    print_warnings(_unreached(timeline, horizon))
     if as_json:
         shown = [
             {"at": event.when, "begins": event.begins, "fault": event.occurrence.name,
@@ -66,3 +85,18 @@ def check_command(
         echo(f"{format_duration(event.when):>12}  {word:6}  {event.occurrence.name}: {event.occurrence.fault.what}")
     if len(timeline) > _MAX_SHOWN:
         echo(f"and {len(timeline) - _MAX_SHOWN:,} more; --json has all")
+    if not timeline:
+        echo(f"no fault begins within {format_duration(horizon)}")
+
+
+def _unreached(timeline: Iterable[TimelineEvent], horizon: int) -> list[str]:
+    """Return a warning if faults begin after the time limit of the run. horizon: the limit, nanoseconds."""
+    from testbed.spec.units import format_duration
+
+    late = dict.fromkeys(event.occurrence.name for event in timeline if event.begins and event.when >= horizon)
+    if not late:
+        return []
+    return [
+        f"{', '.join(late)}: begins after the run's time limit of {format_duration(horizon)}: raise --seconds here and "
+        "--timeout of the run"
+    ]

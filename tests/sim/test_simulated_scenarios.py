@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jsonschema
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 import testbed
 from protocols.core.profile import Profile
 from protocols.emp import host as emp
 from protocols.mpi.mpi_errors import MPIError
-from testbed import Cluster, RunResult, Scenario
+from testbed import Cluster, RunningCluster, RunResult, Scenario
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
+from testbed.controller.runs import run_target
 from testbed.controller.scenarios.player import ScenarioPlayer
-from testbed.errors import DescriptionError
+from testbed.errors import DescriptionError, UnsupportedError
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
 from testbed.sim.sim_node import SimNode
@@ -465,6 +468,50 @@ def test_the_command_lists_the_timeline_and_the_errors(tmp_path: Path) -> None:
     rejection = run(command, ["scenario", "check", str(file), "star-2"])
     assert isinstance(rejection.exception, DescriptionError)
     assert "no link, node or switch 'n3'" in str(rejection.exception)
+
+
+def check_scenario(file: Path, fault: Fault | None, *options: str) -> Result:
+    """Check a scenario of one fault, or none, on two nodes."""
+    file.write_text(Scenario(faults=[fault] if fault is not None else []).to_toml())
+    return CliRunner().invoke(command, ["scenario", "check", str(file), "star-2", *options])
+
+
+def test_the_command_warns_of_faults_after_the_time_limit(tmp_path: Path) -> None:
+    crash = Crash(on="n1", at="90s")
+    late = check_scenario(tmp_path / "late.toml", crash)
+    assert late.exit_code == 0
+    assert late.stderr == (
+        "warning: fault[1]: begins after the run's time limit of 60s: raise --seconds here and --timeout of the run\n"
+    )
+    assert check_scenario(tmp_path / "late.toml", crash, "--seconds", "120").stderr == ""
+
+
+def test_the_command_says_that_a_timeline_is_empty(tmp_path: Path) -> None:
+    assert check_scenario(tmp_path / "empty.toml", None).stdout == "no fault begins within 60s\n"
+
+
+def test_the_command_checks_scenarios_of_dilated_runs(tmp_path: Path) -> None:
+    crash = Crash(on="n1", at="100ms")
+    dilated = check_scenario(tmp_path / "slow.toml", crash, "--mode", "dilated")
+    assert dilated.exit_code == 0, dilated.output
+    assert dilated.stderr == ""
+    late = check_scenario(tmp_path / "slow.toml", crash, "--mode", "dilated", "--dilate", "1000")
+    assert "begins after the run's time limit of 60ms" in late.stderr
+    assert "--dilate needs --mode dilated" in check_scenario(tmp_path / "slow.toml", crash, "--dilate", "9").stderr
+
+
+def test_the_command_checks_the_datapath_of_a_running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = Rule(on="n1", at=0, rules=["drop nth(3)"])
+    assert check_scenario(tmp_path / "rule.toml", rule).exit_code == 0
+    find = run_target.find_target
+
+    def find_running(cluster: str, mode: str, seed: int | None) -> run_target.RunTarget:
+        running = SimpleNamespace(state=SimpleNamespace(asked="netem"))
+        return replace(find(cluster, mode, seed), running=cast(RunningCluster, running))
+
+    monkeypatch.setattr(run_target, "find_target", find_running)
+    rejection = check_scenario(tmp_path / "rule.toml", rule)
+    assert isinstance(rejection.exception, UnsupportedError), rejection.output
 
 
 def test_the_command_runs_a_workload_under_a_scenario(tmp_path: Path) -> None:
