@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 def capture_command(
     target: str, path: str | None, duration: str | None, count: int | None, name: str | None, as_json: bool
 ) -> None:
-    """Capture the frames of a link, or of all links of a node, in both directions, until Ctrl-C.
+    """Capture the frames of a link, of all links of a node or switch, of a tag, or of all links, until Ctrl-C.
 
     \b
     testbed capture n1                        a line for every frame
-    testbed capture n1--s1 -w n1.pcapng       for Wireshark: an interface for each end, in the order of time
+    testbed capture n1--s1 -w n1.pcapng       pcapng for Wireshark: one interface per link end, frames sorted by time
     testbed capture all -w - | wireshark -k -i -
 
     A frame that is dropped, duplicated, corrupted or delayed on purpose or by chance is shown where it enters the link,
-    with its fate as a comment. '>' leaves the named end, '<' arrives there. A capture does not disturb the link.
+    with its fate as a comment. '>': the frame leaves the named end; '<': it arrives there. A capture does not disturb the
+    link.
 
     With --json every frame is a line, an object of kind "frame", and the totals are the last one, of kind "capture";
     with -w only the totals are printed.
@@ -43,12 +44,16 @@ def capture_command(
     if as_json and path == "-":
         raise click.UsageError("--json cannot go with -w -: standard output is the capture")
     from testbed.cluster.records.state import Store
+    from testbed.errors import NotFoundError
     from testbed.observe.sniff.capture import capture, enter, open_capture_file
     from testbed.observe.sniff.capture_sinks import CaptureFile, Facts, Lines
 
     seconds = seconds_of(duration)
     store = Store()
-    cluster = store.choose(name).name
+    state = store.choose(name)
+    cluster = state.name
+    if state.abandoned:  # found before an earlier capture in FILE is overwritten
+        raise NotFoundError(f"cluster {cluster} is gone: 'testbed gc' removes what is left of it")
     if path is None:
         sink: Sink = Facts(partial(print_json, "frame", line=True)) if as_json else Lines(click.echo)
     else:

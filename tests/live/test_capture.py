@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -335,6 +336,22 @@ def test_a_misspelt_link_does_not_overwrite_an_earlier_capture(tmp_path: Path) -
         wrong = command("capture", "n9", "-w", str(path), "--name", cluster.name)
         assert "no link, node or switch 'n9'" in wrong.communicate(timeout=DEADLINE)[1]
         assert wrong.returncode == 4
+    assert path.read_bytes() == b"an hour of frames"
+
+
+def test_a_cluster_that_is_gone_does_not_overwrite_an_earlier_capture(tmp_path: Path) -> None:
+    path = tmp_path / "x.pcapng"
+    path.write_bytes(b"an hour of frames")
+    with Cluster.back_to_back().up() as cluster:
+        holder = cluster.state.holder
+        assert holder is not None
+        os.kill(holder.pid, signal.SIGKILL)
+        eventually(lambda: not holder.is_alive, "the holder has ended")
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(holder.pid, 0)
+        gone = command("capture", "n1", "-w", str(path), "--name", cluster.name)
+        assert f"cluster {cluster.name} is gone: 'testbed gc' removes" in gone.communicate(timeout=DEADLINE)[1]
+        assert gone.returncode == 4
     assert path.read_bytes() == b"an hour of frames"
 
 
