@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
@@ -29,6 +31,8 @@ from testbed.registry import DEFAULT_PROTOCOL
 if TYPE_CHECKING:
     from testbed.controller.runs.run_options import PlainOptions
     from testbed.machines.spread import Workers
+
+_CHECK_INTERVAL: Final = 1.0  # s, of checks whether a cluster that is captured is still up
 
 
 @click.command("run")
@@ -73,7 +77,7 @@ def run_command(
 ) -> None:
     """Run a workload on all nodes of a cluster on the machines of FILE, as 'testbed run' does on one.
 
-    CLUSTER is one that is up there, which stays, or a description, which is spread for the run and taken down after it.
+    CLUSTER: a running cluster, which stays up, or a description, which is brought up for the run and taken down afterwards.
     A workload of your own is a file, which is sent to the machines. The results are in one folder here. Exit codes are those
     of 'testbed run'.
     """
@@ -88,7 +92,7 @@ def run_command(
         report_failure(folder, made=output is None),
         imports_frozen(),
         running_workers(file) as running,
-        _spread(running, cluster) as name,
+        _spread(running, cluster, options["seed"]) as name,
     ):
         result = run(
             SpreadCluster(name, running), workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"),
@@ -98,8 +102,9 @@ def run_command(
 
 
 @contextmanager
-def _spread(running: Workers, cluster: str) -> Iterator[str]:
-    """Yield the name of a cluster that is up, or of a cluster that is spread for the duration of the block."""
+def _spread(running: Workers, cluster: str, seed: int | None) -> Iterator[str]:
+    """Yield the name of a cluster that is up, or of a cluster that is spread for the duration of the block. seed: of the
+    links of a cluster that is spread; None: the description's."""
     from testbed.machines import spread
     from testbed.machines.node_placement import Constraints
     from testbed.machines.remote_workers import call_each
@@ -111,6 +116,8 @@ def _spread(running: Workers, cluster: str) -> Iterator[str]:
         return
     loaded = load(cluster)
     layout = resolve(loaded.description)
+    if seed is not None:
+        layout = replace(layout, seed=seed)
     with spread.brought_up(
         running, layout, f"{layout.name[:36]}-run-{os.getpid()}", Constraints(), loaded.origin
     ) as name:
@@ -130,7 +137,8 @@ def top_command(
 ) -> None:
     """Watch a cluster on all machines in the terminal or a browser, as 'testbed top' does on one, with the same keys.
 
-    Without a terminal, with --once or with --json one snapshot is printed. A machine that is lost is in the warning.
+    Without a terminal, with --once or with --json one snapshot is printed. If a machine is lost, the
+    warning line names it.
     """
     from testbed.cli.top import (
         check_web_options,
@@ -158,30 +166,79 @@ def top_command(
 @click.command("capture")
 @file_argument
 @click.argument("cluster")
-@click.argument("target", metavar="LINK|NODE|all")
-@click.option("-w", "--write", "path", metavar="FILE", required=True, type=click.Path(path_type=Path, dir_okay=False),
-              help="Write pcapng to this file.")  # fmt: skip
+@click.argument("target", metavar="LINK|NODE|SWITCH|all")
+@click.option("-w", "--write", "path", metavar="FILE", required=True,
+              type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+              help="Write pcapng to this file; '-' is standard output.")  # fmt: skip
 @click.option("--for", "duration", metavar="TIME", help="End after this time, such as 10s.")
 @json_option
 def capture_command(file: Path, cluster: str, target: str, path: Path, duration: str | None, as_json: bool) -> None:
-    """Capture the frames of a link, or of all links of a node, on all machines into one file, until Ctrl-C.
+    """Capture the frames of a link, of all links of a node or switch, or of all links, on all machines into one file.
+
+    The capture ends at Ctrl-C. The file is written then.
 
     Times are this machine's. Both ends of a link between machines are in the file as if it were within one: a frame enters
     the link when it comes out of the network between the machines.
     """
+    to_stdout = str(path) == "-"
+    if as_json and to_stdout:
+        raise click.UsageError("--json cannot go with -w -: standard output is the capture")
+    from testbed.cluster.records.ownership import temporary_directory
     from testbed.observe.machine_captures import capturing
 
     seconds = seconds_of(duration)
-    stop = stop_descriptor()
-    with running_workers(file) as running, capturing(running, cluster, target, path) as captured:
-        if not seconds:
-            echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
-        select.select([stop], [], [], seconds or None)
-    totals = {"frames": captured.frames, "complete": captured.complete}
+    with ExitStack() as stack:
+        running = stack.enter_context(running_workers(file))
+        written = stack.enter_context(temporary_directory("capture")) / "capture.pcapng" if to_stdout else path
+        with capturing(running, cluster, target, written) as captured:
+            stack.callback(os.close, _open_for_writing(written))
+            stop = stop_descriptor()  # not earlier: Ctrl-C interrupts the connecting, and FILE stays as it is
+            if not seconds:
+                echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
+            gone = _await_end(running, cluster, stop, seconds)
+        if to_stdout:
+            with click.open_file("-", "wb") as stdout:
+                stdout.write(written.read_bytes())
+    complete = captured.complete and not gone
+    totals = {"frames": captured.frames, "complete": complete}
     if as_json:
         print_json("machines-capture", {"cluster": cluster, "target": target, "file": str(path), **totals})
         return
     by_end = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
     echo(f"{sum(captured.frames.values())} frames" + (f": {by_end}" if by_end else ""), err=True)
-    if not captured.complete:
-        echo("warning: some frames or fates are missing: 'testbed capture' on each machine says which", err=True)
+    if gone:
+        echo(f"warning: the cluster was taken down on machine {', '.join(gone)}", err=True)
+    if not complete:
+        echo("warning: the capture is incomplete: some frames or fates are missing", err=True)
+
+
+def _open_for_writing(path: Path) -> int:
+    """Open the file of a capture before its frames are there; an earlier capture stays until then. Raises TestbedError."""
+    from testbed.errors import TestbedError, reason_of
+
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
+
+
+def _await_end(running: Workers, cluster: str, stop: int, seconds: float) -> list[str]:
+    """Wait until `stop` is readable, the time is over, or the cluster is gone; return the machines on which it is gone.
+    seconds: 0 is no limit."""
+    deadline = time.monotonic() + seconds if seconds else float("inf")
+    machines = _machines_with(running, cluster)
+    while True:
+        remaining = max(0.0, deadline - time.monotonic())
+        stopped, _, _ = select.select([stop], [], [], min(_CHECK_INTERVAL, remaining))
+        present = _machines_with(running, cluster)
+        gone = [machine for machine in machines if machine not in present]
+        if gone or stopped or time.monotonic() >= deadline:
+            return gone
+
+
+def _machines_with(running: Workers, cluster: str) -> list[str]:
+    """Return the machines on which a part of a cluster is up."""
+    from testbed.machines.remote_workers import call_each
+
+    parts = call_each(running, "present", name=dict.fromkeys(running, cluster))
+    return [machine for machine, part in parts.items() if part["owners"]]
