@@ -26,7 +26,7 @@ class _PlainConsole(Console):
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows, one table for each set of keys, in the order of its first row."""
+    """Print one table for each set of keys; tables are in the order of their first rows."""
     kinds: dict[frozenset[str], list[Mapping[str, Any]]] = {}
     for row in rows:
         kinds.setdefault(frozenset(row).difference(_HIDDEN), []).append(row)
@@ -50,5 +50,5 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def console() -> Console:
-    """Return a console as wide as the terminal, or, for a file or a pipe, wide enough for any table."""
+    """Return a console as wide as the terminal, or 200 columns wide for a file or a pipe."""
     return _PlainConsole(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
