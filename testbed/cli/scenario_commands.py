@@ -71,7 +71,8 @@ def check_command(
     texts_of(scenario.faults)
     horizon = round(seconds * 1e9) // max(factor, 1)
     timeline = timeline_events(occurrences(scenario, layout, layout.seed if seed is None else seed, horizon))
-    print_warnings(_unreached(timeline, horizon))
+    limit = format_duration(horizon) + (" of model time" if factor else "")
+    print_warnings(_unreached(timeline, horizon, limit))
     if as_json:
         shown = [
             {"at": event.when, "begins": event.begins, "fault": event.occurrence.name,
@@ -86,17 +87,14 @@ def check_command(
     if len(timeline) > _MAX_SHOWN:
         echo(f"and {len(timeline) - _MAX_SHOWN:,} more; --json has all")
     if not timeline:
-        echo(f"no fault begins within {format_duration(horizon)}")
+        echo(f"no fault begins within {limit}")
 
 
-def _unreached(timeline: Iterable[TimelineEvent], horizon: int) -> list[str]:
-    """Return a warning if faults begin after the time limit of the run. horizon: the limit, nanoseconds."""
-    from testbed.spec.units import format_duration
-
+def _unreached(timeline: Iterable[TimelineEvent], horizon: int, limit: str) -> list[str]:
+    """Return a warning if faults begin after the time limit of the run. horizon: the limit, nanoseconds. limit: as text."""
     late = dict.fromkeys(event.occurrence.name for event in timeline if event.begins and event.when >= horizon)
     if not late:
         return []
     return [
-        f"{', '.join(late)}: begins after the run's time limit of {format_duration(horizon)}: raise --seconds here and "
-        "--timeout of the run"
+        f"not reached within the time limit of {limit}: {', '.join(late)}: raise --seconds here and --timeout of the run"
     ]

@@ -481,7 +481,7 @@ def test_the_command_warns_of_faults_after_the_time_limit(tmp_path: Path) -> Non
     late = check_scenario(tmp_path / "late.toml", crash)
     assert late.exit_code == 0
     assert late.stderr == (
-        "warning: fault[1]: begins after the run's time limit of 60s: raise --seconds here and --timeout of the run\n"
+        "warning: not reached within the time limit of 60s: fault[1]: raise --seconds here and --timeout of the run\n"
     )
     assert check_scenario(tmp_path / "late.toml", crash, "--seconds", "120").stderr == ""
 
@@ -496,7 +496,7 @@ def test_the_command_checks_scenarios_of_dilated_runs(tmp_path: Path) -> None:
     assert dilated.exit_code == 0, dilated.output
     assert dilated.stderr == ""
     late = check_scenario(tmp_path / "slow.toml", crash, "--mode", "dilated", "--dilate", "1000")
-    assert "begins after the run's time limit of 60ms" in late.stderr
+    assert "not reached within the time limit of 60ms of model time: fault[1]" in late.stderr
     assert "--dilate needs --mode dilated" in check_scenario(tmp_path / "slow.toml", crash, "--dilate", "9").stderr
 
 
