@@ -42,7 +42,7 @@ from testbed.observe.live.machine_snapshots import SpreadSampler
 from testbed.observe.live.snapshot import Absent, Snapshot
 from testbed.observe.machine_captures import capturing
 from testbed.observe.recorded import read_run
-from testbed.runtime.nodes.node_run import ProgramError
+from testbed.runtime.nodes.node_run import ProgramError, StuckError
 from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.spec.model import Description
 from testbed.spec.placement import ranks_of
@@ -391,6 +391,21 @@ def test_a_failed_program_ends_the_run_on_all_machines(running: spread.Workers, 
         run(SpreadCluster(NAME, running), str(tmp_path / "failing.py"), protocol="emp")
     assert program_counts(running) == {"n1": 0, "n2": 0, "n3": 0}
     assert len(round_trip_times(running, "n1", "n2")) == 1
+
+
+WAITING = """
+async def rank(comm, node):
+    if node.name == "n2":
+        await comm.recv(source=0)
+"""
+
+
+def test_a_program_that_waits_forever_ends_the_run_as_on_one_machine(running: spread.Workers, tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    with pytest.raises(StuckError, match=r"^machine b: ") as caught:
+        run(SpreadCluster(NAME, running), str(tmp_path / "waiting.py"), protocol="emp", timeout=3)
+    assert "n2" in caught.value.waiting
+    assert program_counts(running) == {"n1": 0, "n2": 0, "n3": 0}
 
 
 UNRECEIVED = """
