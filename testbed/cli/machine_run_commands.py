@@ -137,8 +137,8 @@ def top_command(
 ) -> None:
     """Watch a cluster on all machines in the terminal or a browser, as 'testbed top' does on one, with the same keys.
 
-    Without a terminal, with --once or with --json one snapshot is printed. If a machine is lost, the
-    warning line names it.
+    Without a terminal, with --once or with --json one snapshot is printed. If a machine is lost, the warning
+    line names it.
     """
     from testbed.cli.top import (
         check_web_options,
