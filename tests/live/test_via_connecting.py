@@ -41,7 +41,7 @@ def test_unreachable_ranks_fail_after_the_time_out(mode: Mode) -> None:
 def test_a_rank_without_free_slots_rejects_connections_and_the_error_names_the_setting(mode: Mode) -> None:
     error = connection_error(Cluster.star(5), mode, slots=40, depth=8)
     assert "cannot be connected" in error
-    assert "more slots allow more" in error
+    assert "set more with --firmware slots=..." in error
     assert "Traceback" not in error
 
 

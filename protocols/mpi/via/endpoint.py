@@ -211,7 +211,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         if not pair.opened.done:
             self._end_connection(
                 pair,
-                f"rank {pair.peer} accepted the connection but sent no greeting within "
+                f"rank {pair.peer} cannot be connected: it accepted, but sent no greeting within "
                 f"{self._host.settings.connect_timeout / 1e9:g} s (connect_timeout)",
             )
 
