@@ -137,7 +137,7 @@ class Request(BlockingWrapper[requests.Request]):
         """Whether both are handles of one request, or both are REQUEST_NULL."""
         return isinstance(other, Request) and (self.wrapped is other.wrapped or not (self or other))
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # as mpi4py's: which request a handle is of changes
 
     def Free(self) -> None:
         """Free the request: it becomes REQUEST_NULL, and its transfer continues. Raises MPIError (ERR_REQUEST) for
@@ -234,7 +234,7 @@ class Message(BlockingWrapper[mpi_messages.Message]):
             return False
         return self.wrapped is other.wrapped or (self.wrapped.is_null and other.wrapped.is_null)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # as mpi4py's
 
     @classmethod
     def Probe(cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
