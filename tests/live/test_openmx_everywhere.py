@@ -187,18 +187,19 @@ def test_traffic_survives_restarts_crashes_and_cuts_which_leave_nothing(nics: Ni
         Reset(on="n3", at="500ms"),
         Crash(on="n1", at="400ms", for_="200ms"),
         Flap(on="n4", at="600ms", for_="200ms"),
-        Crash(on="n4", at="1700ms"),
+        Crash(on="n4", at="3500ms"),  # late enough for the others to restart and hear it on a slow machine
     )
     firmware = {"tick": MILLISECOND, "resends": 40} if nics == "inline" else None
     result = testbed.run(
         Cluster.star(4, delay="50us"), "churn", protocol="openmx", nics=nics, scenario=Scenario(faults=faults),
-        settings={"time": "2s", "settle": "300ms"}, firmware=firmware, timeout=60,
+        settings={"time": "4s", "settle": "300ms"}, firmware=firmware, timeout=60,
     )  # fmt: skip
     assert result.checks is not None
     assert result.checks.passed
     rows = {row["node"]: row for row in result.rows}
     assert {name: row["lives"] for name, row in rows.items()} == {"n1": 2, "n2": 2, "n3": 2}
-    assert all(row["received"] > 10 and row["sent"] > 10 and row["from_lives"] >= 3 for row in rows.values())
+    few = [row for row in rows.values() if row["received"] <= 10 or row["sent"] <= 10 or row["from_lives"] < 3]
+    assert few == []
     machine.assert_unchanged("left behind by restarted nodes")
 
 
