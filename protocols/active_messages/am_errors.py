@@ -9,7 +9,7 @@ from protocols.active_messages.endpoint_names import EndpointName
 
 
 class Status(IntEnum):
-    """Reason why a message was returned: AM-2's error codes (AM_... in its header files)."""
+    """Reason why a message was returned: AM-2's error codes. The docstrings have their names in AM-2's header files."""
 
     BAD_ARGUMENTS = 1
     """EBADARGS: the NIC rejects the message as invalid."""
@@ -37,7 +37,7 @@ class Status(IntEnum):
 
     @property
     def words(self) -> str:
-        """The name in lower case, with spaces."""
+        """The name in lower case, with spaces, for messages to users."""
         return self.name.lower().replace("_", " ")
 
 
@@ -45,10 +45,10 @@ class Status(IntEnum):
 class Returned:
     """An undeliverable message, as passed to its sender's error handler.
 
-    handler, arguments: as sent. message: number of the request in its endpoint; of a reply the number of its request.
-    data: the bytes sent with it, valid only while the handler runs. A message returned by the destination's library
-    (BAD_HANDLER) has no data, and only its first 14 arguments. A reply to handler 0 is sent by the library for an
-    unknown handler: its arguments are BAD_HANDLER, that handler, and the request's arguments.
+    handler, arguments: as sent. message: number of the request in its endpoint; of a reply: the request's. data: the
+    bytes sent with it, valid only while the handler runs. In AM-II, a request returned by the destination's library
+    (BAD_HANDLER) has no data, and only the first 14 arguments. If the library's reply for such a request is itself
+    returned, its handler is 0 and its arguments are BAD_HANDLER, the request's handler, and the request's arguments.
     """
 
     status: Status
@@ -61,7 +61,7 @@ class Returned:
 
 
 class ActiveMessageError(Exception):
-    """Base of active messages' errors."""
+    """Base class of the errors of active messages."""
 
 
 class RuleError(ActiveMessageError):

@@ -1,10 +1,10 @@
 """The interface of active messages for programs, independent of the protocol.
 
 The terms are those of AM-2 (A. Mainwaring, D. Culler, "Active Message Applications Programming Interface and
-Communication Subsystem Organization", UCB//CSD-96-918, 1996): a node has endpoints; a request names a handler of its
-destination endpoint, which may reply once, to a handler of the requesting endpoint; a reply's handler may send nothing.
-Each message is handled once, or returned to its sender's error handler. A protocol whose host library is an
-`ActiveMessages` declares it by `protocols.core.protocol.Protocol.active_messages`.
+Communication Subsystem Organization", UCB//CSD-96-918, 1996): a node has endpoints; a request names a handler of the
+destination endpoint; this handler may reply once, to a handler of the requesting endpoint; a reply's handler may send
+nothing. Each message is handled once, or returned to its sender's error handler. A protocol whose host library is an
+`ActiveMessages` declares this by `protocols.core.protocol.Protocol.active_messages`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ErrorHandler = Callable[[Returned], object]
 
 
 class Token(Protocol):
-    """One message, while its handler runs. The two replies raise RuleError if the handler may not reply, or has
-    replied; they never wait."""
+    """One message, while its handler runs. `reply` and `reply_medium` raise RuleError if the handler may not reply, or
+    has replied; they never wait."""
 
     @property
     def source(self) -> EndpointName:
@@ -43,9 +43,9 @@ class Token(Protocol):
 
 
 class Endpoint(Protocol):
-    """One endpoint. tag: required of accepted requests; `endpoint_names.NONE`, its initial value, accepts none,
-    `endpoint_names.ANY` all. segment: writable memory that receives bulk messages; None: bulk messages are returned.
-    error_handler: called with each returned message; without a handler a poll raises ReturnedError."""
+    """One endpoint. tag: the tag that requests must carry to be accepted; `endpoint_names.NONE`, its initial value,
+    accepts none, `endpoint_names.ANY` all. segment: writable memory that receives bulk messages; None: bulk messages
+    are returned. error_handler: called with each returned message; None: a poll raises ReturnedError."""
 
     tag: int
     error_handler: ErrorHandler | None
@@ -60,15 +60,16 @@ class Endpoint(Protocol):
     def segment(self, memory: bytearray | memoryview | None) -> None: ...
 
     def set_handler(self, number: int, handler: Handler | None) -> None:
-        """Set the handler of messages with a number, 1 to 255; None removes it."""
+        """Set the handler of messages that name this number, 1 to 255; None removes the handler."""
         ...
 
     def map(self, index: int, name: EndpointName, tag: int) -> None:
-        """Map an index of the translation table to an endpoint and its tag. Raises ValueError."""
+        """Map an index of the translation table to an endpoint and the tag of requests to it. Raises ValueError for an
+        index that does not exist or is in use, and for an invalid name or tag."""
         ...
 
     def map_any(self, name: EndpointName, tag: int) -> int:
-        """Map the first free index and return it."""
+        """Map the first free index and return it. Raises LookupError if none is free."""
         ...
 
     def credits(self, index: int) -> int:
@@ -85,12 +86,13 @@ class Endpoint(Protocol):
         ...
 
     async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *words: int) -> None:
-        """Send as `request`, with data of any length, and at most four words. The data is written into the destination's
-        segment, from `offset` on; then the handler is called. When the call returns, the buffer may be reused."""
+        """Send as `request`, with data of any length, and at most four words. The data is written into the
+        destination's segment, from `offset` on; then the handler is called. When the call returns, the buffer may be
+        reused."""
         ...
 
     def abandon(self, index: int) -> int:
-        """Complete the unanswered requests to this destination as Status.ABANDONED; return their number."""
+        """End the unanswered requests to this destination as Status.ABANDONED; return their number."""
         ...
 
     def poll(self) -> Awaitable[int]:
@@ -98,7 +100,7 @@ class Endpoint(Protocol):
         ...
 
     async def wait(self) -> None:
-        """Wait until a poll may have messages to handle, or another task's poll may have handled them."""
+        """Wait until messages have arrived; another task's poll may have handled them already."""
         ...
 
     def free(self) -> None:
@@ -117,7 +119,7 @@ class Bundle(Protocol):
 
 
 class ActiveMessages(Observable, Protocol):
-    """A node's host library."""
+    """A node's host library for active messages."""
 
     @property
     def node(self) -> int:

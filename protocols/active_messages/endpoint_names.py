@@ -1,4 +1,4 @@
-"""Names and tags of endpoints, and names of requests."""
+"""Names and tags of endpoints, names of requests, and contents of messages."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 NONE: Final = 0
 """AM_NONE: an endpoint with this tag accepts no requests. It is the initial tag."""
 NO_HANDLER: Final = 0
-"""Handler of the library's reply to a request whose handler did not reply. No handler is called for it."""
+"""Handler of the library's reply to a request whose handler did not reply. The reply calls no handler."""
 
 
 class EndpointName(NamedTuple):
-    """en_t: an endpoint anywhere in the cluster. endpoint: its number on its node, from 0, in order of allocation."""
+    """Name of an endpoint in the cluster (AM-2: en_t). node: number of the node. endpoint: number of the endpoint on
+    the node, from 0, in order of allocation."""
 
     node: int
     endpoint: int
 
 
 class RequestName(NamedTuple):
-    """Name of a request, the same at its sender and its receiver.
+    """Name of a request, by which sender and receiver identify it.
 
-    node, endpoint: node and endpoint of the sender. life: life of the sender's NIC, different after each restart. number:
-    number of the request, unique within endpoint and life, even if the endpoint's number is reused.
+    node, endpoint: of the sender. life: identifies the time from one restart of the sender's NIC to the next. number:
+    number of the request, unique for this endpoint and life, even if the endpoint's number is reused.
     """
 
     node: int

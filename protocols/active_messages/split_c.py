@@ -1,8 +1,8 @@
 """Split-C's operations on active messages: a global address space of bytes, and split-phase access to it.
 
 D. Culler et al., "Parallel Programming in Split-C", Supercomputing 1993. A global address names a node and an offset
-into that node's memory. A split-phase read or write is started by `get` or `put`, and complete after `sync`; a `store`
-is one-way, and complete on all nodes after `all_store_sync`. The SSAM paper measures them in its section 3.4.4.
+into that node's memory. `get` and `put` start a split-phase read or write, which is complete after `sync`; a `store` is
+one-way, and complete on all nodes after `all_store_sync`. The SSAM paper measures these operations in section 3.4.4.
 
     async def program(messages, node):
         memory = SplitC(messages, 0xC0FFEE, bytearray(4096), pause)
@@ -21,9 +21,10 @@ from protocols.active_messages.am_interface import ActiveMessages, Token
 from protocols.active_messages.endpoint_names import EndpointName
 from protocols.core.firmware import Buffer
 
-GET, GOT, PUT, DONE, STORE, BULK_PUT, BULK_STORE, ARRIVED = range(1, 9)
-_NOT_YET: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
-_REPLY_WORDS: Final = 1
+GET, GOT, PUT, DONE, STORE, BULK_PUT, BULK_STORE, ARRIVED = range(1, 9)  # numbers of the handlers
+_NOT_STARTED: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
+"""Reasons why a node that has not constructed its `SplitC` returns a message."""
+_REPLY_WORDS: Final = 1  # words of the reply to a GET
 
 
 class GlobalAddress(NamedTuple):
@@ -34,24 +35,26 @@ class GlobalAddress(NamedTuple):
 
 
 class SplitC:
-    """One node's part of the global address space. All nodes construct it before other endpoints. memory: this node's
-    bytes. stored: bytes that other nodes have stored in this memory (`store_sync`)."""
+    """One node's part of the global address space. All nodes construct it before they allocate other endpoints, so that
+    its endpoint has the same number on all. memory: this node's bytes. stored: number of bytes that have been stored in
+    this memory (`store_sync`). node: this node's number. nodes: number of nodes."""
 
     def __init__(
         self, messages: ActiveMessages, tag: int, memory: bytearray, pause: Callable[[], Awaitable[object]]
     ) -> None:
-        """pause: waits before a barrier message is resent to a node that has not started."""
+        """tag: of all nodes' endpoints. pause: waits before a barrier message is resent to a node that has not
+        started."""
         self.memory: Final = memory
         self.stored = 0
         self.node: Final = messages.node
         self.nodes: Final = messages.size
         self.max_medium: Final = messages.medium_room(_REPLY_WORDS)
-        """Maximum bytes of an access that is one message."""
+        """Maximum bytes that an access transfers in one medium message."""
         self._view: Final = memoryview(memory)
         self._messages = messages
         self._pause = pause
-        self._pending = 0  # gets and puts without an answer
-        self._expected = 0  # bytes that `store_sync` has waited for
+        self._pending = 0  # number of gets and puts without an answer
+        self._expected = 0  # sum of the sizes passed to `store_sync`
         self._generation = 0
         self._arrivals: set[tuple[int, int]] = set()
         self._to_resend: list[Returned] = []
@@ -70,20 +73,21 @@ class SplitC:
     # Split-phase access.
 
     async def get(self, to: int, source: GlobalAddress, size: int) -> None:
-        """Start to read bytes into this node's memory, from offset `to` on. Raises ValueError outside this memory."""
+        """Start to read bytes into this node's memory, from offset `to` on. Raises ValueError if this memory does not
+        have these bytes."""
         self._check(self.node, to, size)
         if source.node == self.node:
             self._check(self.node, source.offset, size)
             self.memory[to : to + size] = self.memory[source.offset : source.offset + size]
             return
         for begin in range(0, size, self.max_medium):
-            part = min(self.max_medium, size - begin)
+            chunk_size = min(self.max_medium, size - begin)
             self._pending += 1
             index = self._indexes[source.node]
-            await self._endpoint.request(index, GET, source.offset + begin, part, to + begin)
+            await self._endpoint.request(index, GET, source.offset + begin, chunk_size, to + begin)
 
     async def put(self, to: GlobalAddress, data: Buffer) -> None:
-        """Start to write bytes. They are copied."""
+        """Start to write bytes, which are copied."""
         await self._write(PUT, BULK_PUT, to, data)
 
     async def sync(self) -> None:
@@ -91,7 +95,7 @@ class SplitC:
         await self._until(lambda: not self._pending)
 
     async def read(self, source: GlobalAddress, size: int, to: int) -> memoryview:
-        """Read bytes into this node's memory at `to`, and wait for them."""
+        """Read bytes into this node's memory, from offset `to` on; wait until they have arrived, and return them."""
         await self.get(to, source, size)
         await self.sync()
         return self._view[to : to + size]
@@ -115,12 +119,12 @@ class SplitC:
         await self._write(STORE, BULK_STORE, to, data)
 
     async def store_sync(self, size: int) -> None:
-        """Wait until other nodes have stored `size` more bytes in this memory."""
+        """Wait until `size` more bytes have been stored in this memory."""
         self._expected += size
         await self._until(lambda: self.stored >= self._expected)
 
     async def all_store_sync(self) -> None:
-        """Wait until all stores of all nodes are complete. Every node calls it."""
+        """Wait until all stores of all nodes are complete. Every node must call it."""
         window = self._messages.window
         await self._until(lambda: all(self._endpoint.credits(index) >= window for index in self._indexes))
         await self.barrier()
@@ -137,7 +141,7 @@ class SplitC:
             distance *= 2
 
     async def poll(self) -> int:
-        """Handle the messages that have arrived."""
+        """Handle the messages that have arrived; return their number."""
         return await self._endpoint.poll()
 
     # Handlers.
@@ -173,7 +177,7 @@ class SplitC:
         self._arrivals.add((generation, distance))
 
     def _on_returned(self, returned: Returned) -> None:
-        if returned.handler != ARRIVED or returned.status not in _NOT_YET:
+        if returned.handler != ARRIVED or returned.status not in _NOT_STARTED:
             raise ReturnedError(returned)
         self._to_resend.append(returned)
 

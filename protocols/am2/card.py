@@ -20,14 +20,14 @@ _MAX_ARGUMENTS_SIZE: Final = 4 * layout.MAX_ARGUMENTS
 
 
 def adapt_settings(settings: Settings, adapter: Adapter) -> Settings:
-    """Adapt settings to a network: its MTU, and whether it keeps frames in order. Raises ValueError if the MTU leaves too
-    little room for a medium message."""
+    """Adapt settings to a network: its MTU, and whether it keeps frames in order. Raises ValueError if the MTU leaves
+    too little room for a medium message."""
     room = adapter.mtu - FRAME_OVERHEAD - _MAX_ARGUMENTS_SIZE - (settings.route if adapter.routed else 0)
     if room < MIN_MEDIUM:
         raise ValueError(
             f"an MTU of {adapter.mtu} bytes leaves {room} bytes for data: AM-II needs at least {MIN_MEDIUM}"
         )
-    room &= ~7
+    room &= ~7  # so that buffers of this size, one after the other, are aligned
     sequences = settings.sequences
     if not adapter.ordered and sequences == 2:
         sequences = MAX_SEQUENCES
@@ -35,9 +35,9 @@ def adapt_settings(settings: Settings, adapter: Adapter) -> Settings:
 
 
 class Card:
-    """Shared state of one NIC. settings: as adapted by `adapt_settings`. endpoints: endpoints of all its hosts, by number.
-    is_mapped: whether routes are known, or none are needed. privileged: the endpoint of a mapper daemon, or
-    None."""
+    """Shared state of one NIC. settings: as adapted by `adapt_settings`. endpoints: endpoints of all its hosts, by
+    number. is_mapped: whether routes have been installed, or none are needed. privileged: the endpoint of a mapper
+    daemon, or None."""
 
     __slots__ = (
         "adapter", "address", "counters", "endpoints", "incarnation", "is_mapped", "nic", "number", "peers", "privileged",

@@ -1,7 +1,7 @@
 """Counters of a NIC.
 
-There is a counter for each name in a row of the state tables (`states`), and for each name in `STATELESS`: these count
-messages, and frames that fail a check before a state machine handles them.
+There is a counter for each name in a row of the state tables (`states`), and for each name in `STATELESS`. The latter
+count messages, frames that fail a check before a state machine handles them, and invalid doorbells.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Counters:
     packets_sent: int = 0
     """Message packets sent, without resends on the same channel."""
     packets_resent: int = 0
-    """Packets resent after a timeout, after a refusal, or after the peer's first frame in its incarnation."""
+    """Packets resent after a timeout, after a refusal, or when the peer's incarnation becomes known."""
     packets_received: int = 0
     """Frames of any kind, valid or not."""
     packets_taken: int = 0
@@ -29,9 +29,9 @@ class Counters:
     acknowledgements_sent: int = 0
     """ACKs and NACKs of messages, repeated ones included."""
     acknowledgements_received: int = 0
-    """First acknowledgements of packets."""
+    """ACKs of packets, each packet's first one."""
     refusals_received: int = 0
-    """NACKs of the last sending, for a temporary reason."""
+    """NACKs for a temporary reason, each of a packet's last sending."""
     undone: int = 0
     """NACKs that undo a message."""
     late_answers: int = 0
@@ -40,9 +40,9 @@ class Counters:
     overruns: int = 0
     """Refused: the ring was full."""
     not_resident: int = 0
-    """Refused: the endpoint was not resident, or leaving its frame."""
+    """Refused: the endpoint was not resident, or was leaving its frame."""
     unmapped: int = 0
-    """Refused: the host memory is not mapped yet."""
+    """Refused: the host memory was not mapped."""
     bad_tags: int = 0
     """Undone: the endpoint has another tag."""
     bad_endpoints: int = 0
@@ -50,7 +50,7 @@ class Counters:
     bad_segments: int = 0
     """Undone: the data does not lie within the segment."""
     duplicates: int = 0
-    """Accepted or undone already: the answer is repeated, since an earlier one may have been lost."""
+    """Accepted or undone before: the answer is repeated, since the earlier one may have been lost."""
     old: int = 0
     """Dropped: outdated copies."""
     dropped: int = 0
@@ -66,6 +66,7 @@ class Counters:
     loaded: int = 0
     """Endpoints loaded into a frame."""
     unloaded: int = 0
+    """Endpoints that have left their frames."""
     faults: int = 0
     """Messages that arrived for a non-resident endpoint and interrupted the host."""
     taken_back: int = 0
@@ -78,9 +79,10 @@ class Counters:
     corrupt: int = 0
     """Dropped: wrong checksum."""
     strangers: int = 0
-    """Dropped: from an unknown peer, or not for this NIC."""
+    """Dropped: from an unknown NIC, or not for this NIC."""
     stale: int = 0
-    """Dropped: from an earlier incarnation of the peer, for one of this NIC, or for incarnation 0 (unknown)."""
+    """Dropped: from an earlier incarnation of the peer, for another incarnation of this NIC, or with an unknown one
+    (0)."""
     invalid: int = 0
     """Invalid doorbells and entries."""
 

@@ -1,4 +1,4 @@
-"""Endpoint scheduling: the order in which messages of several endpoints get a resource that they wait for.
+"""Endpoint scheduling: the order in which waiting messages of several endpoints get a resource, such as a channel.
 
 "Weighted round robin over resident endpoints": an endpoint has 2^k attempts before the next one's turn; endpoints with
 nothing to send are skipped (section "Endpoint scheduling"). So an endpoint waits for at most (endpoint frames - 1) x
@@ -15,13 +15,13 @@ Endpoint = TypeVar("Endpoint", bound=Hashable)
 
 
 class EndpointScheduler(Generic[Endpoint]):
-    """Round-robin scheduler of slots. waiting_slots: by endpoint, in the order in which they were added. True if a slot
-    waits."""
+    """Weighted round-robin scheduler of messages, identified by endpoint and slot. waiting_slots: slots by endpoint, in
+    the order in which they were added. An instance is true if a slot waits."""
 
     __slots__ = ("_attempts", "_current", "_remaining_attempts", "waiting_slots")
 
     def __init__(self, attempts: int) -> None:
-        """attempts: 2^k."""
+        """attempts: slots of one endpoint before the next endpoint's turn, 2^k."""
         self._attempts: Final = attempts
         self._current: Endpoint | None = None
         self._remaining_attempts = 0
@@ -31,7 +31,7 @@ class EndpointScheduler(Generic[Endpoint]):
         return bool(self.waiting_slots)
 
     def add(self, endpoint: Endpoint, slot: int) -> None:
-        """Append a slot of an endpoint."""
+        """Add a slot after the waiting ones of its endpoint."""
         slots = self.waiting_slots.get(endpoint)
         if slots is None:
             self.waiting_slots[endpoint] = deque((slot,))
@@ -39,8 +39,8 @@ class EndpointScheduler(Generic[Endpoint]):
             slots.append(slot)
 
     def put_back(self, endpoint: Endpoint, slot: int) -> None:
-        """Put back the last slot of `take`, whose message is not completely sent. The slot stays the first one of its
-        endpoint, whose turn continues."""
+        """Put back the slot that `take` returned last, since its message is not completely sent. The slot stays the
+        first one of its endpoint, and the endpoint's turn continues."""
         slots = self.waiting_slots.get(endpoint)
         if slots is not None:
             slots.appendleft(slot)

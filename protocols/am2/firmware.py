@@ -1,11 +1,13 @@
 """AM-II's firmware: dispatch of frames, doorbells and deadlines.
 
-A frame passes these checks in this order, and is dropped and counted at the first that fails: its route is used up; it is
-long enough; its checksum is right (Myrinet's CRC-8 covers nothing else, and is ignored); it is addressed to this NIC, from
-a known peer; it belongs to the last incarnations of both (`protocols.core.peers`). Then the receiver (`receiver`) handles
-messages, the sender (`sender`) answers, and on source-routed networks the mapper handles mapping packets.
+A frame passes these checks in this order, and is dropped and counted at the first that fails: the route is used up; the
+frame is long enough; the checksum is correct (Myrinet's CRC-8 covers no other bytes, and is ignored); the frame is
+addressed to this NIC, and comes from a node of the cluster; it belongs to the last incarnations of both NICs
+(`protocols.core.peers`). Then the receiver (`receiver`) handles messages, and the sender (`sender`) answers. On
+source-routed networks the mapper handles mapping packets, which take none of these checks.
 
-Without acknowledgements (`Settings.reliable`), a frame meant for incarnation 0 is accepted: it is sent only once.
+Without acknowledgements (`Settings.reliable`), a message for incarnation 0 (unknown) is accepted, since it is sent only
+once.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ _NEW: Final = PacketClass.NEW
 
 
 class Firmware(firmware.Firmware, PeerEvents[Peer]):
-    """The firmware of one NIC. mapper: finds the routes, on source-routed networks."""
+    """The firmware of one NIC. settings: as adapted to the network. mapper: finds the routes, on source-routed
+    networks; otherwise None."""
 
     __slots__ = (
         "_adapter",
@@ -83,8 +86,9 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         mapper_settings: MapperSettings | None = None,
         on_delivery: DeliveryCallback | None = None,
     ) -> None:
-        """frames: frames of the only host; None: hosts `attach`. mapper_settings: settings of the mapper; None: there is no
-        mapper, and routes are passed to `install`. on_delivery: called for each delivered message."""
+        """frames: endpoint frames of the only host; None: hosts `attach`. mapper_settings: settings of the mapper;
+        None: there is no mapper, and routes are passed to `install` or come from a mapper daemon. on_delivery: called
+        for each delivered message."""
         self.settings: Final = adapt_settings(settings, adapter)
         self._card = card = Card(adapter, nic, self.settings)
         self._counters = card.counters
@@ -102,9 +106,9 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._loopback = card.peers.loopback
         self._loopback_frames = self._loopback.frames
         self._is_mapper_started = True
-        self._has_few_deadlines = True  # neither pending notices nor a mapper have deadlines
+        self._has_few_deadlines = True  # there are neither pending notices nor a mapper
         self._waiting_slots = self._sender.waiting_slots
-        self._has_new_routes = False  # routes have been installed, and waiting messages not been sent
+        self._has_new_routes = False  # routes have been installed, and the waiting messages have not been sent yet
         self._mapping_port = MappingPort(card, self._install)
         self._adapter = adapter
         self._mapper: Mapper | Follower | None = None
@@ -126,7 +130,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         is_scan_only = self._has_few_deadlines and not self._leaving and not self._waiting_slots
         if not is_scan_only:
             return self._earliest_deadline(deadline)
-        # A scan also looks at the peers that owe replies: it need not be woken for them.
+        # A scan is followed by the checks of the peers that owe replies, so that these need no deadline of their own.
         return deadline if deadline is not None else self._sender.reply_watch.due_at
 
     def counter_values(self) -> Mapping[str, int]:
@@ -138,7 +142,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
     def pending_work(self) -> list[str]:
         sentences = [*self._sender.pending_work(), *self._pending_notices.pending_work()]
         if not self._card.is_mapped:
-            sentences.append("no map of the network has come yet")
+            sentences.append("no map of the network has arrived yet")
         return sentences + list(self._residency.pending_work())
 
     # Frames.
@@ -189,7 +193,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         peer.send_later(partial(build_answer, prefix, channel, generation, sequence, stamp, peer.route or b""))
 
     def _handle_answer(self, now: int, cached: CachedHeader, frame: bytes) -> None:
-        """Handle an answer."""
+        """Handle an ACK or a NACK."""
         try:
             channel, generation, sequence, stamp = unpack_answer(frame)
         except MalformedError as error:
@@ -208,8 +212,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
                 self._loopback.run(now, self.receive)  # an endpoint may have been loaded, and have sent messages
 
     def _cache_header(self, now: int, frame: bytes) -> CachedHeader | None:
-        """Make and cache the header of a frame that has no cached one, such as a peer's first frame of a kind in its
-        incarnation. None: the frame is dropped, or was a mapper's."""
+        """Decode and cache the header of a frame that has no cached one, such as a peer's first frame of a kind in its
+        incarnation. Returns None if the frame is dropped, or was a mapping packet."""
         card, counters, peers = self._card, self._counters, self._peers
         if len(frame) > _TYPE_OFFSET + 2 and frame[_TYPE_OFFSET : _TYPE_OFFSET + 2] == _MAPPING_TYPE:
             if self._mapper is not None:
@@ -236,7 +240,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         except MalformedError as error:
             self._count_malformed(error)
             return None
-        is_own = source == card.number and not self._loopback.is_running  # sent by this NIC, and back from the wire
+        is_own = source == card.number and not self._loopback.is_running  # this NIC's own frame, from the wire
         is_for_this = address in (card.address, BROADCAST) and destination == card.number
         if not is_for_this or source >= self._node_count or is_own:
             counters.strangers += 1  # a switch that has not learned the address floods the frame
@@ -286,7 +290,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._sender.send_waiting(now, peer)
 
     def _count_malformed(self, error: MalformedError) -> None:
-        """Count a frame that is dropped for this error."""
+        """Count a frame that is dropped as malformed or corrupt."""
         if error.reason == "check":
             self._counters.corrupt += 1
         else:
@@ -295,7 +299,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
     # The hosts.
 
     def attach(self, host: int, frames: NicEndpointFrames) -> None:
-        """Attach a host process. The numbers of its endpoints begin at `host` times `Settings.numbers`."""
+        """Attach a host process. host: number of its slot. The numbers of its endpoints begin at `host` times
+        `Settings.numbers_per_host`."""
         self._residency.attach(host, frames)
 
     def detach(self, now: int, host: int) -> None:
@@ -310,8 +315,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         if subject < _SEND_SLOTS:
             endpoint = card.endpoints.get(number)
             if endpoint is None or endpoint.page is None or endpoint.is_leaving:
-                # A host may not know yet that its endpoint has lost its frame to another host. The message is read after the
-                # endpoint's next load.
+                # The host process may not have noticed yet that the endpoint has lost its frame to another process. The
+                # message is read after the endpoint's next load.
                 self._counters.invalid += endpoint is None or endpoint.frames.is_trusted
                 return
             if endpoint is card.privileged:
@@ -362,7 +367,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             self._loopback.run(now, self.receive)
 
     def _keep_notices(self, now: int) -> None:
-        """Keep the NIC's own messages that were not delivered. A keepalive has shown that its peer is unreachable."""
+        """Keep the notices that were not delivered. If a keepalive was not, notify the hosts that the peer is
+        unreachable."""
         sender = self._sender
         for message in sender.undelivered_notices:
             if message.body == KEEPALIVE:
@@ -370,7 +376,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
                 self._card.nic.post_completion(message.peer.number << layout.SUBJECT_BITS | layout.LOST)
         self._pending_notices.add(now, [message for message in sender.undelivered_notices if message.body != KEEPALIVE])
         sender.undelivered_notices.clear()
-        self._cached_headers.clear()  # so that `_cache_header` sees the next frame of each peer
+        # So that the next frame of each peer passes `_cache_header`, which sends the notices.
+        self._cached_headers.clear()
 
     def _earliest_deadline(self, deadline: int | None) -> int | None:
         """Return the earliest of the sender's deadline and the deadlines of turns, leaving endpoints, pending notices,
@@ -386,17 +393,17 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
     # Routes.
 
     def _send_mapping(self, frame: bytes) -> None:
-        """Send a mapper's frame without queueing behind data transfers: otherwise a mapper that waits for the answer would
-        conclude that there is no host."""
+        """Send a mapping packet without queueing behind data transfers: otherwise a mapper that waits for the answer
+        would conclude that there is no host."""
         self._card.nic.send_later(lambda: frame)
 
     def install(self, now: int, table: Table) -> None:
-        """Install routes, in a network without a mapper."""
+        """Install routes in a NIC without a mapper."""
         self._install(table)
         self._send_waiting(now)
 
     def _install(self, table: Table) -> None:
-        """Replace the routes to all reachable NICs."""
+        """Replace the routes to all NICs; NICs that the table does not contain have no route afterwards."""
         card, max_length = self._card, self.settings.route
         card.is_mapped = True
         self._cached_headers.clear()

@@ -1,9 +1,7 @@
-"""AM-II's frames: the definition of their format, as Scapy layers.
-
-They are Myrinet packets of one type (`protocols.myrinet`).
+"""Formats of AM-II's frames, as Scapy layers. The frames are Myrinet packets of one type (`protocols.myrinet`).
 
 The paper names the contents of a packet: "logical channel, sequence number, time stamp", the endpoints and the tag
-("Transport protocols"); "the NACK's time stamp" is the packet's. Layout and widths are ours, as are the incarnations, the
+("Transport protocols"); a NACK echoes the packet's time stamp. Layout and widths are ours, as are the incarnations, the
 generation of a channel, and the CRC-32. Numbers are in network byte order. `codec.py` is generated from this module.
 """
 
@@ -42,7 +40,7 @@ class AM2(LengthCheckLayer):
     name = "AM-II"
     fields_desc = [  # noqa: RUF012
         ByteEnumField("kind", MESSAGE, {MESSAGE: "MESSAGE", ACK: "ACK", NACK: "NACK"}),
-        # Of a NACK. Reasons up to NO_MAPPING are temporary: the packet is resent. The others undo the message.
+        # Reason of a NACK. Up to NO_MAPPING, reasons are temporary: the packet is resent. The others undo the message.
         ByteEnumField(
             "reason",
             0,
@@ -60,7 +58,7 @@ class AM2(LengthCheckLayer):
         ShortField("source", 0),  # number of the NIC that sends the frame
         ShortField("destination", 0),  # number of the NIC that receives it
         XIntField("sender", 0),  # incarnation of the source
-        XIntField("receiver", 0),  # incarnation of the destination, as far as known; 0: unknown
+        XIntField("receiver", 0),  # incarnation of the destination as known to the source; 0: unknown
         ByteField("channel", 0),
         ByteField("generation", 0),  # of the channel: increases when an unanswered packet is given up
         ShortField("sequence", 0),  # of the packet on its channel
@@ -75,13 +73,13 @@ class AM2(LengthCheckLayer):
 
 
 class AM2Message(Packet):
-    """The message's header, 28 bytes, before its arguments, of four bytes each, and its data."""
+    """A message's header, 28 bytes. The arguments, of four bytes each, and the data follow."""
 
     name = "AM-II message"
     fields_desc = [  # noqa: RUF012
-        # SHORT: arguments only. MEDIUM: data for the handler. BULK: data for the destination's segment. GONE: the endpoint
-        # `origin` no longer exists. LOST_REPLY: `origin` has replied to a request, and the reply was given up. KEEPALIVE:
-        # nothing but its acknowledgement is wanted.
+        # SHORT: arguments only. MEDIUM: data for the handler. BULK: data for the destination's segment. GONE: the
+        # endpoint `origin` no longer exists. LOST_REPLY: the reply of `origin` to a request was given up or refused.
+        # KEEPALIVE: only its acknowledgement matters.
         ByteEnumField("form", 0, {0: "SHORT", 1: "MEDIUM", 2: "BULK", 3: "GONE", 4: "LOST_REPLY", 5: "KEEPALIVE"}),
         FlagsField("flags", 0, 8, ["REPLY"]),
         ByteField("handler", 0),
@@ -89,7 +87,7 @@ class AM2Message(Packet):
         ShortField("origin", 0),  # number of the sending endpoint in the source NIC
         ShortField("endpoint", 0),  # number of the receiving endpoint in the destination NIC
         XLongField("tag", 0),
-        IntField("message", 0),  # number of the request, counted by its origin; of a reply: the request's
+        IntField("message", 0),  # number of the request, counted per origin; of a reply: the request's
         IntField("offset", 0),  # BULK: offset of this packet's data in the segment
         IntField("total", 0),  # BULK: bytes of data of the whole message
     ]
@@ -107,7 +105,7 @@ LENGTH: Final = "length"
 CHECK: Final = "check"
 FLOW: Final = ("kind", "channel")
 
-# Summaries of packets. An answer is for the unanswered packet of its channel.
+# Summaries of packets. An answer refers to the unanswered packet of its channel.
 KIND: Final = "kind"
 KINDS: Final = {
     MESSAGE: Kind(

@@ -1,7 +1,7 @@
 """The NIC's state of a host's endpoint.
 
-An endpoint leaves its endpoint frame when none of its packets is in flight: each has been answered, at least by the NACK
-for its latest sending, after which no copy of it will be accepted (section "Endpoint unloading").
+An endpoint leaves its endpoint frame when none of its packets is in flight: each has been answered, at least by the
+NACK for its latest sending, after which no copy of it will be accepted (section "Endpoint unloading").
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class NicEndpoint:
     """An existing endpoint, resident or not.
 
     frames: its host's endpoint frames. page: its frame; None: it is not resident. loaded_at: time of its last load.
-    leave_at: time from which it may leave its frame; None: it is not to leave. is_leaving: it accepts and sends nothing.
-    is_released: the host no longer writes into the page. has_faulted: the host has been notified of a message for the
-    endpoint while it was not resident. unanswered: number of its unanswered packets. next_request, next_reply: positions
-    in the rings of arrived messages. messages: its messages in progress, by slot. returning_slots: slots of messages that
-    wait for room to be returned. bulk_parts: bytes received and least offset of each incomplete bulk message, by NIC,
-    incarnation, origin, flags and message. requested_regions: regions for which a mapping has been requested. requesters:
-    NICs that have sent requests to it.
+    leave_at: time from which it may leave its frame; None: it need not leave. is_leaving: it accepts and sends no
+    message. is_released: the host no longer writes into the page. has_faulted: the host has been notified of a message
+    for the endpoint while it was not resident. unanswered: number of its unanswered packets. next_request, next_reply:
+    positions in the rings of arrived messages. messages: its messages in progress, by slot. returning_slots: slots of
+    undeliverable messages that wait for room in the reply ring. bulk_parts: bytes received and least offset of each
+    incomplete bulk message, by NIC, incarnation, origin, flags and message. requested_regions: regions for which a
+    mapping has been requested. requesters: NICs that have sent requests to it.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class NicEndpoint:
         self.requesters: dict[Peer, None] = {}
 
     def load(self, now: int, page: memoryview) -> None:
-        """Load the endpoint: the page is in its frame."""
+        """Make the endpoint resident. page: its frame, which contains the page."""
         self.page = page
         self.loaded_at = now
         self.next_request, self.next_reply = (
@@ -81,5 +81,5 @@ class NicEndpoint:
         self.is_leaving = self.is_released = self.has_faulted = False
 
     def save_ring_positions(self, page: memoryview) -> None:
-        """Save the ring positions in the page, before it leaves its frame."""
+        """Save the ring positions in the page, before the endpoint leaves its frame."""
         page[_NEXT_REQUEST_OFFSET], page[_NEXT_REPLY_OFFSET] = self.next_request, self.next_reply

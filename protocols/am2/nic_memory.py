@@ -1,4 +1,4 @@
-"""The parts of a NIC's memory that its host's kernel writes: endpoint frames, the table of the endpoints bound to them,
+"""The parts of a NIC's memory that the host's kernel writes: endpoint frames, the table of the endpoints bound to them,
 and mappings of host memory."""
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ NO_ENDPOINT: Final = -1
 
 
 class NicEndpointFrames(Protocol):
-    """One host's endpoint frames, as the NIC accesses them. is_trusted: the host's kernel maintains them, so that the
-    NIC may wait for it. absent_regions: regions (`page`) that the NIC has requested and the host does not have."""
+    """One host's endpoint frames, as the NIC accesses them. is_trusted: the host's kernel maintains the frames, so that
+    the NIC may wait for the kernel. absent_regions: regions (`page`) that the NIC has requested and that do not
+    exist."""
 
     __slots__ = ()
 
@@ -21,7 +22,7 @@ class NicEndpointFrames(Protocol):
     absent_regions: set[int]
 
     def frame_of(self, endpoint: int) -> memoryview | None:
-        """Return the frame that an endpoint is bound to, or None."""
+        """Return the frame to which an endpoint is bound, or None."""
         ...
 
     def backing_page(self, endpoint: int) -> memoryview | None:
@@ -29,8 +30,8 @@ class NicEndpointFrames(Protocol):
         ...
 
     def region_view(self, page: memoryview, region: int, address: int, length: int) -> memoryview | None:
-        """Return a region of host memory for DMA; None: it is not mapped. page: the frame of its endpoint. address,
-        length: length of a bulk message's data, from its entry; unused for other regions."""
+        """Return a region of host memory for DMA; None: the region is not mapped. page: the frame of the region's
+        endpoint. address, length: of a bulk message's data, from the message's entry; unused for other regions."""
         ...
 
     def fence(self) -> None:
@@ -39,8 +40,8 @@ class NicEndpointFrames(Protocol):
 
 
 class HostEndpointFrames(Protocol):
-    """One host's endpoint frames, as its host library accesses them. frames: each the size of a page. bound_endpoints: by
-    frame, the number of its endpoint, or NO_ENDPOINT. mapped_regions: DMA mappings that the host maintains, by region."""
+    """One host's endpoint frames, as its host library accesses them. frames: each the size of a page. bound_endpoints:
+    number of each frame's endpoint, or NO_ENDPOINT. mapped_regions: DMA mappings that the host maintains, by region."""
 
     __slots__ = ()
 
@@ -57,7 +58,7 @@ class HostEndpointFrames(Protocol):
         ...
 
     def save(self, frame: int, backing: memoryview) -> None:
-        """Copy a frame that the NIC has unloaded to host memory, unless the NIC does."""
+        """Copy a frame that the NIC has unloaded to host memory, unless the NIC has copied it."""
         ...
 
     def release(self, endpoint: int) -> None:
@@ -69,8 +70,8 @@ class HostEndpointFrames(Protocol):
         ...
 
     def make_mappable(self, endpoint: int, memory: memoryview) -> memoryview:
-        """Return mappable memory for a program's memory: that memory itself, or a buffer whose contents the host library
-        copies there. Raises MemoryError."""
+        """Return mappable memory for a program's memory: that memory itself, or a buffer whose contents the host
+        library copies there. Raises MemoryError."""
         ...
 
     def copy_data(self, endpoint: int, data: Buffer) -> memoryview:

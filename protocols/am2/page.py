@@ -1,13 +1,13 @@
-"""An endpoint's page: all state that NIC and host share. It is in the NIC's memory while the endpoint is resident, otherwise
-in host memory.
+"""Layout of an endpoint's page, which contains all state that NIC and host share. The page is in the NIC's memory while
+the endpoint is resident, otherwise in host memory.
 
-"Exactly one virtual memory page of backing store" (section "Endpoints"): 8 KB. A header of 1 KB, then four rings of 16
-entries of 112 bytes: 4 x K_user with the paper's four credits, "enough for four senders at full rate". The paper
-defines no layout; this one is ours.
+"Exactly one virtual memory page of backing store" (section "Endpoints"): 8 KB. A header of 1 KB is followed by four
+rings of 16 entries of 112 bytes. A ring has 4 x K_user entries for the paper's four credits, "enough for four senders
+at full rate". The paper defines no layout; this one is ours.
 
 The first byte of an entry states its owner. Rings have no head and tail, since packets are answered in any order, and
-since withdrawn packets of an unloaded endpoint are sent again. After the entry's head follows the message in the format of
-frames (`codec`: AM2Message and the arguments), so that the NIC can copy it into a frame.
+since withdrawn packets of an unloaded endpoint are sent again. An entry's head is followed by the message in the format
+of frames (`codec`: AM2Message and the arguments), so that the NIC can copy it into a frame.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FREE: Final = 0
 READY: Final = 1
 """Owned by the reader: the entry is complete."""
 IN_FLIGHT: Final = 2
-"""Owned by the NIC, in send rings: the message is not answered yet."""
+"""Owned by the NIC, in send rings: the NIC has read the message, which is not answered yet."""
 RETURNED: Final = 3
 """Owned by the host, in send rings: the message is undeliverable; the second byte is the reason
 (`active_messages.am_errors.Status`)."""
@@ -48,7 +48,8 @@ ANSWERED: Final = 4
 MAX_ARGUMENTS: Final = 16
 
 HEAD: Final = struct.Struct("!BBHIQI")
-"""An entry's head: owner, status, NIC number of the peer, bytes of data, address of the data, incarnation of that NIC."""
+"""An entry's head: owner, status, number of the peer's NIC, bytes of data, address of the data, incarnation of the
+peer's NIC."""
 MESSAGE_OFFSET: Final = 20
 """Offset of the message in an entry."""
 MESSAGE_HEADER_SIZE: Final = 28
@@ -57,18 +58,18 @@ ARGUMENTS_OFFSET: Final = MESSAGE_OFFSET + MESSAGE_HEADER_SIZE
 
 _ENTRY: Final = "!BBHIQIBBBBHHQIII"
 WRITE_ENTRY: Final = tuple(struct.Struct(f"{_ENTRY}{count}I").pack_into for count in range(MAX_ARGUMENTS + 1))
-"""By number of arguments: writes an entry, whose fields are: head, form, flags, handler, number of arguments, origin,
-endpoint, tag, message (of a reply: the request's), offset, total, arguments."""
+"""Functions that write an entry, by number of arguments. Fields: head, form, flags, handler, number of arguments,
+origin, endpoint, tag, message (of a reply: the request's), offset, total, arguments."""
 READ_ENTRY: Final = struct.Struct(_ENTRY).unpack_from
-"""Reads an entry without its arguments; fields as for WRITE_ENTRY."""
+"""Function that reads an entry without its arguments; fields as for WRITE_ENTRY."""
 READ_ARGUMENTS: Final = tuple(struct.Struct(f"!{count}I").unpack_from for count in range(MAX_ARGUMENTS + 1))
-"""By number of arguments: reads the arguments at their offset."""
+"""Functions that read an entry's arguments at their offset, by number of arguments."""
 READ_SEND_ENTRY: Final = struct.Struct("!xxHIQIBBBBHH").unpack_from
-"""Reads an entry to be sent: NIC number of the destination, bytes of data, address of the data, incarnation of that NIC (of
-a request: 0, for any), form, flags, handler, number of arguments, origin, endpoint."""
+"""Function that reads an entry to be sent: number of the destination's NIC, bytes of data, address of the data,
+incarnation of that NIC (of a request: 0, for any), form, flags, handler, number of arguments, origin, endpoint."""
 TAG: Final = struct.Struct("@Q")
-"""The endpoint's tag, at the beginning of the page. Like addresses it is in native byte order, so that it is written
-atomically: otherwise another process could read half of it."""
+"""The endpoint's tag, at the beginning of the page. Like lengths and addresses, it is in native byte order and written
+atomically, so that another process cannot read a half-written value."""
 _SEGMENT_LENGTH_OFFSET: Final = 8
 _ADDRESSES_OFFSET: Final = 24
 EVENT_MASK_OFFSET: Final = 16
@@ -78,6 +79,7 @@ NOTIFY_OFFSET: Final = 17
 
 
 def set_tag(page: memoryview, tag: int) -> None:
+    """Write the endpoint's tag."""
     TAG.pack_into(page, 0, tag)
 
 
@@ -88,28 +90,30 @@ def segment_length(page: memoryview) -> int:
 
 
 def set_segment_length(page: memoryview, length: int) -> None:
+    """Write the length of the endpoint's segment in bytes; 0 if it has none."""
     TAG.pack_into(page, _SEGMENT_LENGTH_OFFSET, length)
 
 
 def address_of(page: memoryview, subject: int) -> int:
-    """Read the address of a region, for a NIC that finds regions by address; 0: not allocated yet. subject: SEND_STAGING,
-    RECEIVE_STAGING or SEGMENT."""
+    """Read the address of a region, for a NIC that finds regions by address; 0: the region is not allocated yet.
+    subject: SEND_STAGING, RECEIVE_STAGING or SEGMENT."""
     address: int = TAG.unpack_from(page, _ADDRESSES_OFFSET + 8 * (subject - SEND_STAGING))[0]
     return address
 
 
 def set_address(page: memoryview, subject: int, address: int) -> None:
+    """Write the address of a region; see `address_of`."""
     TAG.pack_into(page, _ADDRESSES_OFFSET + 8 * (subject - SEND_STAGING), address)
 
 
-# Forms of a privileged endpoint's entries, in addition to those of messages; also the numbers of their handlers.
+# Forms of a privileged endpoint's entries, in addition to those of messages. They are also the numbers of the handlers.
 PROBE: Final = 4
-"""A complete frame of a mapper."""
+"""A complete frame to or from a mapper."""
 ROUTES: Final = 5
 """A part of a route table; without data: a request for the table."""
 
-# Regions: memory of an endpoint outside its page, which the NIC accesses if the host's kernel has mapped it. A region is
-# named by the endpoint's number and one of these, or the slot of a bulk message whose data it holds.
+# Regions: memory of an endpoint outside its page, which the NIC accesses if the host's kernel has mapped it. A region
+# is named by the endpoint's number and one of these subjects, or the slot of the bulk message whose data it contains.
 SEND_STAGING: Final = 64
 """Data of medium messages to be sent."""
 RECEIVE_STAGING: Final = 65
@@ -119,14 +123,14 @@ SEGMENT: Final = 66
 
 # Doorbells and notifications: the number of an endpoint or a region, and a subject.
 SUBJECT_BITS: Final = 7
-"""Bits below the endpoint's number."""
+"""Bits of the subject, below the endpoint's number."""
 SUBJECT_MASK: Final = (1 << SUBJECT_BITS) - 1
 
 # Doorbells of the host's kernel. The doorbell of a message to be sent has its slot as the subject.
 CREATE: Final = 64
 """The endpoint has been created."""
 DESTROY: Final = 65
-"""The endpoint has been destroyed; its frame is free."""
+"""The endpoint has been destroyed; the NIC must not use its page any more."""
 LOAD: Final = 66
 """The endpoint's page is in the frame that is bound to it."""
 UNLOAD: Final = 67
@@ -139,11 +143,11 @@ ABSENT: Final = 73
 """The region does not exist."""
 
 AWAITED: Final = 77
-"""The endpoint waits for replies of a NIC, whose number is above the endpoint's: the answer to OWED."""
+"""Answer to OWED: the endpoint waits for replies of a NIC. The NIC's number is above the endpoint's."""
 PRIVILEGE: Final = 70
 """The endpoint is a mapper daemon's (`mapping_port`)."""
 
-# Notifications to the host. That of an arrived message, or of a free send slot, has the slot as the subject.
+# Notifications to the host. The subject for an arrived message, or for a free send slot, is the slot.
 LOADED: Final = 64
 """The endpoint is resident."""
 RELEASE: Final = 67
@@ -155,8 +159,8 @@ FAULT: Final = 69
 UNMAPPED: Final = 74
 """The NIC needs the region, which is not mapped."""
 GONE: Final = 75
-"""An endpoint of another NIC, named by that NIC's number and the endpoint's, no longer exists and will not reply to
-requests."""
+"""An endpoint of another NIC no longer exists, and will not reply to requests. The number consists of the NIC's and, in
+the ENDPOINT_BITS below, the endpoint's."""
 ENDPOINT_BITS: Final = 16
 """Bits of the endpoint's number below the NIC's number, in GONE, AWAITED and LOST_REPLY."""
 NODE_BITS: Final = 16
@@ -164,13 +168,14 @@ NODE_BITS: Final = 16
 REQUEST_MASK: Final = 0xFF_FFFF
 """Bits of a request's number in LOST_REPLY, so that a notification has 64 bits at most."""
 LOST_REPLY: Final = 76
-"""An endpoint's request, named by its number, the replier's NIC and the endpoint, was replied to, and the reply given up or
-refused."""
+"""The reply to an endpoint's request was given up or refused. The number consists of the request's, the replier's NIC
+and the endpoint's."""
 OWED: Final = 78
-"""A NIC, whose number is in place of the endpoint's, has sent no reply for long: does the host wait for one?"""
+"""Question: does the host wait for replies of a NIC that has sent none for long? The NIC's number is in place of the
+endpoint's."""
 LOST: Final = 71
-"""A NIC, whose number is in place of the endpoint's, has restarted or is unreachable: it will not reply to the requests that
-it has accepted."""
+"""A NIC has restarted or is unreachable, and will not reply to the requests that it has accepted. The NIC's number is
+in place of the endpoint's."""
 
 REGION_SUBJECTS: Final = frozenset((MAPPED, ABSENT, UNMAPPED))
 """Subjects of doorbells and notifications about regions."""

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 class Peer(peers.Peer):
     """Another host's NIC. route: bytes of the source route in frames; None: no route is known. unreachable_at: time at
-    which the peer becomes unreachable unless a route is known by then; None: not set. message_prefix: first bytes of the
-    frames of messages to it. scheduler: messages that wait for a channel, or for a route. replied: number of replies
-    that it has delivered in its incarnation. is_watched: see `reply_watch`."""
+    which the peer becomes unreachable unless a route is known by then; None: not set. message_prefix: first bytes of
+    the frames of messages to it. scheduler: messages that wait for a channel, or for a route. reply_count: number of
+    replies received from its present incarnation. is_watched: see `reply_watch`."""
 
     __slots__ = (
-        "is_watched", "message_prefix", "receive_table", "replied", "route", "scheduler", "send_table",
+        "is_watched", "message_prefix", "receive_table", "reply_count", "route", "scheduler", "send_table",
         "unreachable_at",
     )  # fmt: skip
 
@@ -45,13 +45,13 @@ class Peer(peers.Peer):
 
     def reset_tables(self, settings: Settings) -> None:
         """Reset both tables, and the count of replies, to their initial state."""
-        self.replied = 0
+        self.reply_count = 0
         self.send_table: SendTable[Packet] = SendTable(settings)
         self.receive_table = ReceiveTable(settings)
 
 
 class CachedHeader:
-    """Decoded first bytes of frames of one kind from one peer, addressed to this NIC, of the last incarnations of both.
+    """Decoded first bytes of frames of one kind from one peer, for the last incarnations of the peer and of this NIC.
     answer_prefixes: the first bytes of answers to messages, by reason."""
 
     __slots__ = ("answer_prefixes", "kind", "peer", "reason")

@@ -1,10 +1,10 @@
-"""Pending notices to other NICs: that an endpoint to which they have sent requests no longer exists, or that the reply to
-one of their requests was given up.
+"""Pending notices to other NICs: that an endpoint to which they have sent requests no longer exists, or that the reply
+to one of their requests was given up.
 
-A notice is sent and given up like any message: otherwise it would keep its channel forever. But the peer's programs wait
-for replies, and may have nothing to send. So a notice that was given up is kept, and sent again when a frame of the peer
-arrives, or a route to the peer is known again. In addition, one notice is sent at increasing intervals, in case that both
-NICs wait for each other.
+A notice is sent, and may be given up, like any message: otherwise it could occupy its channel forever. But the peer's
+programs wait for replies, and may have nothing to send. So a notice that was given up is kept, and sent again when a
+frame of the peer arrives, or a route to the peer is known again. In addition, one notice is sent at increasing
+intervals, in case both NICs wait for each other.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from protocols.am2.settings import SECOND
 from protocols.am2.transport import Message
 
 _FIRST_PAUSE: Final = 1 * SECOND
-"""Pause after giving up, doubled each time: a notice arrives after at most twice the time for which the peer was
-unreachable."""
+"""Nanoseconds. The pause after a notice is given up doubles each time, so that a notice arrives after at most twice the
+time for which the peer was unreachable."""
 _LAST_PAUSE: Final = _FIRST_PAUSE << 16
-"""Eighteen hours. A peer that has been silent for longer gets its notices after its next frame."""
+"""Eighteen hours. A peer that has been silent for longer gets the notices only after its next frame."""
 
 
 class PeerNotices:
-    """Pending notices to a peer. messages: by their bodies, so that none is kept twice. next_at: time at which one is sent;
-    None: one is in flight, or no more are sent. pause: nanoseconds before the next one."""
+    """Pending notices to a peer. messages: the notices by body, so that none is kept twice. next_at: time at which one
+    of them is sent; None: one is in flight, or the pauses are used up. pause: nanoseconds before the next sending."""
 
     __slots__ = ("messages", "next_at", "pause")
 
@@ -38,7 +38,7 @@ class PeerNotices:
 
 
 class PendingNotices:
-    """Pending notices to all peers. by_peer: those that have been given up, by peer."""
+    """Pending notices to all peers. by_peer: notices that have been given up, by peer."""
 
     __slots__ = ("_sender", "by_peer")
 

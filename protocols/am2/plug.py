@@ -1,4 +1,4 @@
-"""Factory of AM-II's NICs."""
+"""AM-II's plug: the factory of a node's firmware and host library."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _MAPPER_SETTINGS = MapperSettings()
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Settings):
-    """Settings of a run. watch: nanoseconds between the mapper's checks of the map. The leading mapper is considered down
-    after its setting `patience`, here max(1 s, 10 × watch), without a frame from it. mapper: "firmware": a part of each NIC;
-    "daemon": each node's program runs `host.mapper_daemon`."""
+    """Settings of a run. watch: nanoseconds between the mapper's checks of the map. The mappers' setting `patience`
+    follows from it: the leading mapper is considered down after max(1 s, 10 × watch) without a frame from it. mapper:
+    "firmware": the mapper is a part of each NIC; "daemon": each node's program runs `host.mapper_daemon`."""
 
     watch: int = _MAPPER_SETTINGS.watch
     mapper: Literal["firmware", "daemon"] = "firmware"
@@ -47,7 +47,8 @@ def plug(
     on_delivery: DeliveryCallback | None = None,
 ) -> Plug:
     """Make AM-II's plug. mapper_settings: settings of the mapper that each NIC has on a source-routed network; None: no
-    mapper, routes are passed to `Firmware.install`. on_delivery: called for each message that a NIC delivers."""
+    mapper; routes come from `Firmware.install` or a mapper daemon. on_delivery: called for each message that a NIC
+    delivers."""
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         nic_settings = settings if settings is not None else Settings()
@@ -62,6 +63,7 @@ _FRAME_MODULES = ("protocols.am2.frames", "protocols.myrinet.mapper.frames", "pr
 
 
 def scapy_plug() -> Plug:
-    """Make AM-II's plug with codecs that use Scapy, which is imported here, since its import is slow."""
+    """Make AM-II's plug with frames built and parsed by Scapy. Scapy is imported on demand, since its import is
+    slow."""
     by_scapy: Callable[..., Plug] = importlib.import_module("protocols.core.scapy_codec").by_scapy
     return by_scapy(plug(), *map(importlib.import_module, _FRAME_MODULES))

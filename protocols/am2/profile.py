@@ -1,13 +1,13 @@
 """Profiles of the AM-II paper's hardware: a LANai on the SBus of a Sun UltraSPARC workstation of the Berkeley NOW.
 
 Chun, Mainwaring, Culler, "Virtual Network Transport Protocols for Myrinet", IEEE Micro 18(1), 1998; section names are
-that paper's. Most digits are illegible in the copy available to us. It describes the hardware as a NIC with one
+that paper's. Most digits are illegible in the copy available to us. The paper describes the hardware as a NIC with one
 embedded processor, "a single host SBus DMA engine, and independent network send and receive DMA engines". The wire and
 the switches are not included: a cluster's description sets the time of frames on them.
 
-A constant is FITTED: adjusted to a row of `paper.toml`; SOURCED: stated by the named source; or CHOSEN: a round figure of
-ours for a component without a source. None is measured. One constant is fitted, to the two values of the paper's abstract.
-A chosen constant has no evidence: rows that depend on it predict only shapes.
+A constant is FITTED: adjusted to a row of `paper.toml`; SOURCED: stated by the named source; or CHOSEN: a round figure
+of ours for a component without a source. None is measured. One constant is fitted, to the two values of the paper's
+abstract. A chosen constant has no evidence; results that depend on it predict only shapes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ SBUS_WIDTH: Final = 8
 """Bytes. SOURCED: IEEE 1496 (SBus) as extended by UltraSPARC: 25 MHz, with 64-bit transfers at most 200 MB/s."""
 
 SBUS_BURST: Final = 64
-"""Bytes. SOURCED: the longest burst of IEEE 1496. A block load or store of the processor (UltraSPARC's VIS) is as long."""
+"""Bytes. SOURCED: the longest burst of IEEE 1496. The processor's block loads and stores (UltraSPARC's VIS) have the
+same length."""
 
 SBUS_OVERHEAD: Final = 39
-"""Clocks. FITTED: overhead of a transaction of either master: arbitration, address translation, and waiting for memory."""
+"""Clocks. FITTED: overhead of a transaction of either master: arbitration, address translation, and waiting for
+memory."""
 
 COHERENCE: Final = 8
-"""Additional clocks of a transaction of consistent DMA: the buffer in the bus bridge is kept consistent "automatically on
-memory transactions" (section on contention-free performance). CHOSEN: as many as for the data itself."""
+"""Additional clocks of a transaction of consistent DMA: the buffer in the bus bridge is kept consistent "automatically
+on memory transactions" (section on contention-free performance). CHOSEN: as many as for the data itself."""
 
 FLUSH: Final = 5_000
 """Nanoseconds to flush that buffer by a system call after a transfer of streaming DMA (section on contention-free
-performance). CHOSEN: some 800 cycles of a 167 MHz UltraSPARC, to enter and leave the kernel and to wait for the bridge."""
+performance). CHOSEN: some 800 cycles of a 167 MHz UltraSPARC, to enter and leave the kernel and to wait for the
+bridge."""
 
 # The NIC's processor.
 
@@ -46,8 +49,8 @@ STEP and this clock has an effect."""
 
 STEP: Final = 128
 """Cycles of each step of the firmware: find an event and its object; read a message from its endpoint and make a
-packet; check a packet and put it into its endpoint; start an engine. CHOSEN: a power of two with which one fitted
-constant fits both values."""
+packet; check a packet and put it into its endpoint; start an engine. CHOSEN: a power of two for which the one fitted
+constant reproduces both values."""
 
 GUARD: Final = 32
 """Cycles of STEP for the protection checks when a message is put into its endpoint. CHOSEN."""
@@ -61,7 +64,7 @@ HANDLE: Final = 300
 """Nanoseconds. CHOSEN: some 50 cycles for the library to reach a message's handler."""
 
 INTERRUPT: Final = 30_000
-"""Nanoseconds from an interrupt until the segment driver knows its reason. CHOSEN."""
+"""Nanoseconds from an interrupt until the segment driver has determined its reason. CHOSEN."""
 
 MAP: Final = 2_000
 """Nanoseconds for the kernel to map a page for the NIC. CHOSEN."""
@@ -104,4 +107,4 @@ NOW_1998_CONSISTENT: Final = replace(
 """Consistent DMA instead of streaming DMA."""
 
 NOW_1998_UNGUARDED: Final = replace(NOW_1998, name="now-1998-unguarded", show=cycles_to_ns(STEP - GUARD, LANAI_CLOCK))
-"""Firmware without protection checks (`Settings.guarded`), as GAM."""
+"""Firmware without protection checks (`Settings.guarded`), which GAM does not have."""

@@ -1,4 +1,4 @@
-"""AM-II's description for testbeds: the entry point "am2" in the group "testbed.protocols"."""
+"""AM-II's description for the testbed: the entry point "am2" in the group "testbed.protocols"."""
 
 from __future__ import annotations
 

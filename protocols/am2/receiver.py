@@ -1,8 +1,8 @@
 """The receiving half of the firmware: delivery of packets to the endpoints of this NIC's hosts.
 
-A packet that is new on its channel is accepted; refused for a temporary reason, so that it is resent; or undone, so that
-its message is returned to its sender. "Modest preallocated buffers, retransmission is cheap": a packet is also refused if
-a ring has no room.
+A packet that is new on its channel is accepted; or refused for a temporary reason, so that it is resent; or undone, so
+that its message is returned to its sender. A full ring is a temporary reason, too: "modest preallocated buffers,
+retransmission is cheap".
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from protocols.am2.sender import UNREACHABLE
 from protocols.am2.transport import MESSAGE_HEADER_SIZE, OFFSET_AND_TOTAL_AT, PACK_OFFSET_AND_TOTAL, unpack_message
 
 MALFORMED: Final = -1
-"""The packet has a right checksum and invalid content: it is not answered."""
+"""Result for a packet with a correct checksum and invalid content, which is not answered."""
 
 _SLOT_OFFSETS: Final = layout.SLOT_OFFSETS
 _SUBJECT_BITS: Final = layout.SUBJECT_BITS
@@ -49,9 +49,12 @@ _ANY: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Delivery(NamedTuple):
-    """The identity of a request that has been put into an endpoint's ring, or whose reply has been (is_reply): number and
-    incarnation of the NIC that has sent the request, its endpoint there, and the request's number. Checkers compare
-    deliveries with returned messages."""
+    """Report that a request, or its reply, has been put into an endpoint's ring. Checkers compare deliveries with
+    returned messages.
+
+    node, incarnation: of the NIC that has sent the request. endpoint: number of the requesting endpoint. message:
+    number of the request. is_reply: the reply has been delivered, not the request.
+    """
 
     node: int
     incarnation: int
@@ -133,7 +136,7 @@ class Receiver:
         page[message_offset : message_offset + size] = body[:size] if length else body
         if flags & FLAGS_REPLY:
             endpoint.next_reply = endpoint.next_reply + 1 & _RING_MASK
-            peer.replied += 1
+            peer.reply_count += 1
         else:
             endpoint.next_request = endpoint.next_request + 1 & _RING_MASK
             endpoint.requesters[peer] = None
@@ -148,7 +151,8 @@ class Receiver:
 
     def _on_endpoint_gone(self, peer: Peer, number: int) -> None:
         """Handle a notice that a peer's endpoint no longer exists. Requests in flight to it are returned as
-        unreachable, even if their packets are acknowledged; the hosts return requests that were acknowledged before."""
+        unreachable, even if their packets are still acknowledged; the hosts end the requests that were acknowledged
+        before."""
         for endpoint in self._card.endpoints.values():
             for message in endpoint.messages.values():
                 is_request = message.slot < layout.REPLIES and message.peer is peer
@@ -162,8 +166,8 @@ class Receiver:
         self._card.nic.interrupt((peer.number << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS | layout.GONE)
 
     def _on_reply_lost(self, peer: Peer, number: int, request: int) -> None:
-        """Handle a notice that the reply to a request of endpoint `number` was given up or refused; otherwise as
-        `_on_endpoint_gone`."""
+        """Handle a notice that the reply to a request of endpoint `number` was given up or refused. The request ends as
+        in `_on_endpoint_gone`. request: the request's number."""
         endpoint = self._card.endpoints.get(number)
         if endpoint is None:
             return
@@ -182,7 +186,7 @@ class Receiver:
                 del endpoint.bulk_parts[key]
 
     def _store_medium(self, endpoint: NicEndpoint, page: memoryview, slot: int, body: bytes, length: int) -> int:
-        """Store a medium message's data in the endpoint's staging area. Returns as `deliver`."""
+        """Store a medium message's data in the endpoint's staging area. Result: see `deliver`."""
         medium = self._card.settings.medium
         if length > medium:
             return MALFORMED
@@ -206,7 +210,8 @@ class Receiver:
         offset: int,
         total: int,
     ) -> int:
-        """Store a part of a bulk message in the endpoint's segment, and record it in `bulk_parts`. Returns as `deliver`."""
+        """Store a part of a bulk message in the endpoint's segment, and record it in `bulk_parts`. Result: see
+        `deliver`."""
         if offset + length > layout.segment_length(page):
             self._counters.bad_segments += 1
             return REASON_BAD_SEGMENT
@@ -229,7 +234,8 @@ class Receiver:
         return REASON_NONE
 
     def _region_view(self, endpoint: NicEndpoint, page: memoryview, subject: int) -> memoryview | None:
-        """Return a region of an endpoint if it is mapped; otherwise request a mapping from the host, and return None."""
+        """Return a region of an endpoint if it is mapped; otherwise request a mapping from the host, and return
+        None."""
         region = endpoint.number << layout.SUBJECT_BITS | subject
         view = endpoint.frames.region_view(page, region, 0, 0)
         if view is None:
@@ -242,7 +248,8 @@ class Receiver:
 
 
 def _complete_header(body: bytes, offset: int, total: int) -> bytes:
-    """Return the header of a complete bulk message: the last part's, with the offset of the whole data."""
+    """Return the header of a complete bulk message: the header of the part received last, with the offset of all
+    data."""
     header = bytearray(body)
     PACK_OFFSET_AND_TOTAL(header, OFFSET_AND_TOTAL_AT, offset, total)
     return bytes(header)

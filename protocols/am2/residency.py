@@ -1,10 +1,9 @@
 """Residency: which endpoints of a NIC's hosts are in its endpoint frames, how an endpoint leaves its frame, and which
 endpoint gets a frame next.
 
-The host's kernel does the paging (`host.segment_driver`): a single host binds an endpoint to a frame before it rings LOAD.
-If host processes share the NIC, each has as many frames in its own memory as the NIC has in total, and pages its
-endpoints as if it were alone. The NIC limits the number of frames in use, and takes a frame from the process that has
-most.
+The host's kernel does the paging (`host.segment_driver`): it binds an endpoint to a frame before it rings LOAD. If host
+processes share the NIC, each has as many frames in its own memory as the NIC has in total, and pages its endpoints as
+if it were alone. The NIC limits the number of frames in use, and takes a frame from the process that has the most.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ _EMPTY: Final = memoryview(b"")
 _MULTIPLIER: Final = 0x9E37_79B1  # from the golden ratio: its multiples are spread evenly
 _MASK: Final = 0xFFFF_FFFF
 _RELEASE_TIMEOUT: Final = 50_000_000
-"""Nanoseconds for a host process to release an endpoint whose frame is needed for another one; the process may be stopped
-or uncooperative. Its later writes stay in its own memory, and are read after the next load."""
+"""Nanoseconds after which an endpoint leaves its frame although its host process has not released it; the process may
+be stopped or uncooperative. The process's later writes stay in its own memory, and are read after the next load."""
 
 
 class Residency:
@@ -54,7 +53,8 @@ class Residency:
         self.leaving: Final[dict[NicEndpoint, None]] = {}
 
     def attach(self, host: int, frames: NicEndpointFrames) -> None:
-        """Attach a host process. The numbers of its endpoints begin at `host` times `Settings.numbers`."""
+        """Attach a host process. host: number of its slot. The numbers of its endpoints begin at `host` times
+        `Settings.numbers_per_host`."""
         self._hosts[host] = frames
 
     def detach(self, now: int, host: int) -> None:
@@ -69,7 +69,7 @@ class Residency:
         return number // self._card.settings.numbers_per_host
 
     def _on_mapping_answer(self, now: int, region: int, is_mapped: bool) -> None:
-        """Handle the host kernel's answer to a request for a mapping. is_mapped: False: the region does not exist."""
+        """Handle the host kernel's answer to a request for a mapping. is_mapped: False if the region does not exist."""
         endpoint = self._card.endpoints.get(region >> layout.SUBJECT_BITS)
         if endpoint is None:
             self._counters.invalid += 1
@@ -125,10 +125,10 @@ class Residency:
         """Destroy an endpoint, and notify the NICs that have sent requests to it."""
         for endpoints in (self.leaving, self._awaiting, self._resident):
             endpoints.pop(endpoint, None)
-        endpoint.page = None  # nothing is written there from now on
+        endpoint.page = None  # the NIC must not write to the page any more
         endpoint.is_leaving = True  # so that packets refused later are withdrawn
         for message in endpoint.messages.values():
-            message.data = _EMPTY  # its unanswered packets must not keep the host's memory
+            message.data = _EMPTY  # unanswered packets must not keep a reference to host memory
         self._sender.drop_messages(endpoint)
         absent_regions = endpoint.frames.absent_regions
         absent_regions -= {region for region in absent_regions if region >> layout.SUBJECT_BITS == endpoint.number}
@@ -138,40 +138,40 @@ class Residency:
         self._sender.announce_gone(now, endpoint)
 
     def _min_residence(self) -> int:
-        """Return the minimum nanoseconds for which an endpoint keeps its frame: one to two times `Settings.stay`, varied
-        pseudo-randomly with each load. Otherwise two NICs that page in step could each lack, forever, the endpoint to
-        which the other sends."""
+        """Return the minimum nanoseconds for which an endpoint keeps its frame: one to two times `Settings.stay`,
+        varied pseudo-randomly with each load. With a constant time, two NICs could page in step, and each could forever
+        lack the endpoint to which the other sends."""
         stay = self._card.settings.stay
         chance = (self._counters.loaded - 1) * (2 * self._card.number + 1) * _MULTIPLIER
         return stay + stay * (chance >> 24 & 0xFF) // 256
 
     def _has_free_frame(self, frames: NicEndpointFrames) -> bool:
-        """Whether a host has a frame for one more endpoint."""
+        """Whether a host has a frame for one more endpoint. frames: the host's."""
         used = sum(
             endpoint.frames is frames for endpoints in (self._resident, self._awaiting) for endpoint in endpoints
         )
         return used < self._card.settings.frames
 
     def _frames_by_host(self) -> Counter[int]:
-        """Count the frames of each host. A frame that an endpoint is leaving counts for its present host, so that a
-        host that releases slowly does not get another frame meanwhile."""
+        """Return the number of frames of each host. A frame that an endpoint is leaving still counts for the endpoint's
+        host, so that a host that releases slowly does not get another frame meanwhile."""
         return Counter(self._host_of(endpoint.number) for endpoint in self._resident)
 
     def _by_priority(self) -> list[NicEndpoint]:
-        """Return the endpoints that wait for a frame, sorted by the number of their host's frames, then by waiting time."""
+        """Return the endpoints that wait for a frame: fewest frames of the host first, then longest wait first."""
         frames_by_host = self._frames_by_host()
         return sorted(self._awaiting, key=lambda endpoint: frames_by_host[self._host_of(endpoint.number)])
 
     def _choose_next(self) -> NicEndpoint:
-        """Choose the endpoint that gets the next frame: the first by priority, or, half of the time, any one. With strict
-        priorities the same endpoints would always be resident together, and two endpoints that communicate with each
-        other might never be."""
+        """Choose the endpoint that gets the next frame: the first by priority, or, half of the time, any one. With
+        strict priorities the same endpoints would always be resident together, and two endpoints that communicate with
+        each other might never be."""
         chance = self._counters.loaded * _MULTIPLIER & _MASK
         return self._by_priority()[0 if chance >> 31 else (chance >> 16) % len(self._awaiting)]
 
     def _load_waiting(self, now: int) -> None:
-        """Load waiting endpoints while the NIC has free frames, and choose endpoints that leave their frames for the
-        others."""
+        """Load waiting endpoints while the NIC has free frames, and make resident endpoints leave their frames for the
+        other waiting ones."""
         awaiting, frames = self._awaiting, self._card.settings.frames
         while awaiting and len(self._resident) < frames:
             endpoint = self._choose_next()
@@ -188,8 +188,9 @@ class Residency:
             self._unload(now, victim)
 
     def _choose_victim(self, waiting: NicEndpoint) -> NicEndpoint | None:
-        """Choose the endpoint that leaves its frame for a waiting one: of the host that has most frames, at least as many as
-        the waiting endpoint's host; preferably without packets in flight; and of these the one resident for longest."""
+        """Choose the endpoint that leaves its frame for a waiting one: an endpoint of the host that has most frames,
+        and at least as many as the waiting endpoint's host; preferably one without packets in flight; of these the one
+        that has been resident for longest. Returns None if there is none."""
         frames_by_host = self._frames_by_host()
         min_frames = frames_by_host[self._host_of(waiting.number)]
 
@@ -218,9 +219,9 @@ class Residency:
         self.advance_unloads(now)
 
     def _are_enough_leaving(self) -> bool:
-        """Whether enough endpoints are leaving for now, although others wait. The limit varies pseudo-randomly, and does not
-        count endpoints that exceed the time allowed. Otherwise all endpoints would leave, always for the same others, and
-        two that communicate with each other might never be resident together."""
+        """Whether enough endpoints are leaving for now, although others wait. The limit varies pseudo-randomly;
+        endpoints that exceed the time allowed do not count. Without the limit, all endpoints would leave, always for
+        the same others, and two that communicate with each other might never be resident together."""
         in_time = sum(endpoint.is_leaving and self._is_in_time(endpoint) for endpoint in self.leaving)
         chance = self._counters.loaded * _MULTIPLIER & _MASK
         return in_time > (chance >> 16) % (self._card.settings.frames + 1 >> 1)
@@ -232,16 +233,15 @@ class Residency:
     def advance_unloads(self, now: int) -> None:
         """Advance the unloading of the endpoints that leave their frames."""
         nic, self._advanced_at = self._card.nic, now
-        may_leave = (
-            self._loaded_at + self._card.settings.stay
-        )  # the endpoint loaded last gets time with the other resident ones
+        # The endpoint loaded last gets time together with the other resident ones.
+        may_leave_at = self._loaded_at + self._card.settings.stay
         for endpoint in list(self.leaving):
             leave_at, page = endpoint.leave_at, endpoint.page
             if leave_at is None or leave_at > now or page is None:
                 continue
             notification = endpoint.number << layout.SUBJECT_BITS
             if not endpoint.is_leaving:
-                if self._awaiting and (now < may_leave or self._are_enough_leaving()):
+                if self._awaiting and (now < may_leave_at or self._are_enough_leaving()):
                     continue
                 endpoint.is_leaving = True
                 endpoint.leave_at = leave_at = now  # the time allowed begins now

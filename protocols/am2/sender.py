@@ -1,8 +1,8 @@
-"""The sending half of the firmware: sends endpoints' messages on channels, resends unanswered packets, and returns
-undeliverable messages to their host.
+"""The sending half of the firmware: it sends endpoints' messages on channels, resends unanswered packets, and returns
+undeliverable messages to their hosts.
 
-"No per-packet timers": a periodic scan looks for unanswered packets that are due, in the send tables of the peers that have
-any (section "Transport protocols"). An undeliverable message is returned through the reply queue of its endpoint
+"No per-packet timers": a periodic scan looks for unanswered packets that are due, in the send tables of the peers that
+have any (section "Transport protocols"). An undeliverable message is returned through the reply ring of its endpoint
 ("return-to-sender error model").
 """
 
@@ -37,7 +37,7 @@ from protocols.am2.transport import (
     build_message,
 )
 
-# Values of `active_messages.am_errors.Status`. REPLY_REJECTED: a reply, undone by its destination.
+# Values of `active_messages.am_errors.Status`.
 BAD_ARGUMENTS: Final = 1
 BAD_TAG: Final = 3
 BAD_SEGMENT: Final = 5
@@ -60,8 +60,8 @@ _MAX_OFFSET: Final = 0xFFFF_FFFF  # maximum offset of a bulk message's data in a
 class Sender:
     """All outgoing messages. waiting_slots: slots of messages that wait while the NIC loiters with another endpoint, by
     endpoint. scan_at: time of the next scan for unanswered packets; None: no scan. given_up_peers: numbers of the peers
-    that have been given up since the firmware last cleared the list. undelivered_notices: the NIC's own messages that have
-    been given up, or cannot be sent now, likewise. reply_watch: watch of the peers that owe replies."""
+    to which packets have been given up. undelivered_notices: the NIC's own messages that have been given up, or cannot
+    be sent now. The firmware clears both lists. reply_watch: watch of the peers that owe replies."""
 
     __slots__ = (
         "_busy_peers",
@@ -115,9 +115,7 @@ class Sender:
         if not is_its_turn:
             self._scheduler.add(endpoint, slot)
             return
-        message = endpoint.messages.get(slot) or self._read(endpoint, slot)
-        if message is not None:
-            self._send_packets(now, message)
+        self._send_slot(now, endpoint, slot)
 
     def next_turn(self, now: int) -> None:
         """Begin the next endpoint's turn."""
@@ -127,16 +125,17 @@ class Sender:
             self._turn_owner = endpoint = next(iter(waiting_slots))
             slots = waiting_slots.pop(endpoint)
             while slots:
-                self._begin(now, endpoint, slots.popleft())
+                self._send_slot(now, endpoint, slots.popleft())
 
-    def _begin(self, now: int, endpoint: NicEndpoint, slot: int) -> None:
+    def _send_slot(self, now: int, endpoint: NicEndpoint, slot: int) -> None:
+        """Send the message in a slot, which is read first unless it is in progress."""
         message = endpoint.messages.get(slot) or self._read(endpoint, slot)
         if message is not None:
             self._send_packets(now, message)
 
     def _read(self, endpoint: NicEndpoint, slot: int) -> Message | None:
-        """Read the message that the host has written into a slot. Returns None if it is invalid, and is returned to the
-        host, or if its data is not mapped yet."""
+        """Read the message that the host has written into a slot. Returns None if the message is returned to the host,
+        as invalid or unreachable, or if its data is not mapped yet."""
         card, page, entry_offset = self._card, endpoint.page, _SLOT_OFFSETS[slot]
         assert page is not None
         if page[entry_offset] != layout.READY:
@@ -152,18 +151,14 @@ class Sender:
             or flags != slot >> _RING_BITS
             or form > FORM_BULK
         ):
-            self._counters.invalid += 1
-            page[entry_offset] = _IN_FLIGHT
-            self._return_message(endpoint, slot, BAD_ARGUMENTS)
+            self._return_invalid(endpoint, page, slot)
             return None
         body = entry[_MESSAGE_OFFSET : _MESSAGE_OFFSET + MESSAGE_HEADER_SIZE + 4 * count]
         data, offset = _EMPTY, 0
         if form == FORM_BULK:
             offset, total = _UNPACK_OFFSET_AND_TOTAL(body, OFFSET_AND_TOTAL_AT)
             if total != length:  # the destination would wait for the rest, and never answer
-                self._counters.invalid += 1
-                page[entry_offset] = _IN_FLIGHT
-                self._return_message(endpoint, slot, BAD_ARGUMENTS)
+                self._return_invalid(endpoint, page, slot)
                 return None
         if length and form:
             frames = endpoint.frames
@@ -171,12 +166,10 @@ class Sender:
             view = frames.region_view(page, region, address, length)
             if view is None and region in frames.absent_regions:
                 frames.absent_regions.remove(region)
-                self._counters.invalid += 1
-                page[entry_offset] = _IN_FLIGHT
-                self._return_message(endpoint, slot, BAD_ARGUMENTS)
+                self._return_invalid(endpoint, page, slot)
                 return None
             if view is None:
-                # "The message refers to memory that has no DMA mapping": it waits for a mapping.
+                # A message that refers to memory without a DMA mapping waits for one.
                 self._unmapped_messages[endpoint, slot] = None
                 if region not in endpoint.requested_regions:
                     endpoint.requested_regions.add(region)
@@ -186,28 +179,25 @@ class Sender:
             data = view[begin : begin + length]
             max_length = card.settings.medium if form == FORM_MEDIUM else _MAX_OFFSET - offset
             if len(data) != length or length > max_length:
-                self._counters.invalid += 1
-                page[entry_offset] = _IN_FLIGHT
-                self._return_message(endpoint, slot, BAD_ARGUMENTS)
+                self._return_invalid(endpoint, page, slot)
                 return None
         peer = card.peers.known.get(node) or card.peers.peer(node)
         if incarnation and incarnation != peer.incarnation:
-            # A reply to a request of a former incarnation must not be taken for a reply to one of the present.
+            # The reply is to a request of a former incarnation; the present one could take it for a reply to its own.
             page[entry_offset] = _IN_FLIGHT
             self._return_message(endpoint, slot, UNREACHABLE)
             return None
         message = Message(endpoint, slot, peer, body)
         page[entry_offset] = _IN_FLIGHT
         if form == FORM_BULK:
-            message.data, message.packet_size = data, card.settings.packet
-            message.offset = offset
+            message.data, message.packet_size, message.offset = data, card.settings.packet, offset
         elif form:
             message.body = body + card.nic.dma_read((data,))
         endpoint.messages[slot] = message
         return message
 
     def _send_packets(self, now: int, message: Message) -> None:
-        """Send packets of a message while channels are free; the rest of the message waits for the peer's scheduler."""
+        """Send packets of a message while channels are free; the rest of the message waits in the peer's scheduler."""
         peer = message.peer
         if peer.route is None:
             if self._is_unreachable(now, peer):
@@ -234,7 +224,7 @@ class Sender:
             body, data = message.next_packet()
             if data:
                 body += card.nic.dma_read((data,))
-        else:  # inlines `next_packet`: most messages have one packet
+        else:  # `next_packet`, inlined, since most messages have one packet
             body, message.is_begun = message.body, True
         send_table = peer.send_table
         row = send_table.begin(now, (message, body))
@@ -254,7 +244,7 @@ class Sender:
             card.nic.when_sent(send_table.hold_timer(row))
 
     def _send_all(self, message: Message) -> None:
-        """Send all packets without channels or acknowledgements."""
+        """Send all packets of a message, without channels and acknowledgements."""
         card, peer = self._card, message.peer
         while not message.is_sent:
             body, data = message.next_packet()
@@ -277,7 +267,7 @@ class Sender:
     # Answers.
 
     def on_ack(self, now: int, peer: Peer, channel: int, generation: int, sequence: int, stamp: int) -> None:
-        """Handle the ACK of a packet."""
+        """Handle an ACK."""
         packet = peer.send_table.on_answer(now, channel, generation, sequence, stamp)
         if packet is None:
             self._counters.late_answers += 1
@@ -286,7 +276,7 @@ class Sender:
         message = packet[0]
         message.unanswered -= 1
         message.endpoint.unanswered -= 1
-        # A message that is not a bulk message is one packet.
+        # Only a bulk message has further packets to be sent.
         if not message.unanswered and (not message.packet_size or message.status or message.is_sent):
             self._finish(message)
         if peer.scheduler.waiting_slots:
@@ -295,7 +285,7 @@ class Sender:
     def on_permanent_nack(
         self, now: int, peer: Peer, channel: int, generation: int, sequence: int, stamp: int, reason: int
     ) -> None:
-        """Handle the NACK of a packet for another reason, which undoes its message."""
+        """Handle a NACK for a permanent reason, which undoes the packet's message."""
         packet = peer.send_table.on_answer(now, channel, generation, sequence, stamp)
         if packet is None:
             self._counters.late_answers += 1
@@ -307,7 +297,7 @@ class Sender:
         self.send_waiting(now, peer)
 
     def on_temporary_nack(self, now: int, peer: Peer, channel: int, generation: int, sequence: int, stamp: int) -> None:
-        """Handle the NACK of a packet for a temporary reason: the packet is resent, withdrawn, or its message returned."""
+        """Handle a NACK for a temporary reason: the packet is resent later or withdrawn, or its message is returned."""
         row = peer.send_table.on_refusal(now, channel, generation, sequence, stamp)
         if row is None or row.packet is None:
             self._counters.late_answers += 1
@@ -340,7 +330,7 @@ class Sender:
             endpoint, slot = scheduler.take()
             message = endpoint.messages.get(slot)
             if message is None or message.peer is not peer or message.status or message.is_sent:
-                continue  # the message has ended meanwhile
+                continue  # the message has ended, or all its packets have been sent
             if not self._card.settings.reliable:
                 self._send_all(message)
                 continue
@@ -349,20 +339,22 @@ class Sender:
                 scheduler.put_back(endpoint, slot)
 
     def on_regions_mapped(self, now: int, number: int) -> None:
-        """Continue the messages of an endpoint that wait for a mapping, after the host has answered a request for one.
+        """Send the messages of an endpoint that wait for a mapping, after the host has answered a request for one.
         number: the endpoint's."""
         unmapped_messages, self._unmapped_messages = self._unmapped_messages, {}
         for endpoint, slot in unmapped_messages:
-            if endpoint.number != number or endpoint.page is None or endpoint.is_leaving:
-                if endpoint.page is not None and not endpoint.is_leaving:
-                    self._unmapped_messages[endpoint, slot] = None
+            if endpoint.page is None or endpoint.is_leaving:
+                continue  # the slot is read again after the endpoint's next load
+            if endpoint.number == number:
+                self._send_slot(now, endpoint, slot)
             else:
-                self._begin(now, endpoint, slot)
+                self._unmapped_messages[endpoint, slot] = None
 
     # Missing answers.
 
     def scan(self, now: int) -> None:
-        """Resend or give up unanswered packets that are due."""
+        """Resend or give up unanswered packets that are due, and return messages for which the reply ring had no
+        room."""
         self.scan_at = None
         for peer in list(self._busy_peers):
             send_table = peer.send_table
@@ -388,11 +380,11 @@ class Sender:
             self._post_returns(endpoint)
         if self._busy_peers or self._returning_endpoints:
             self.scan_at = now + self._card.settings.scan
-        if self.reply_watch.new:
+        if self.reply_watch.new_peers:
             self.reply_watch.begin(now)
 
     def ask_hosts(self, now: int) -> None:
-        """Ask the hosts whether they wait for peers that owe replies and have been silent, if it is time."""
+        """Ask the hosts whether they wait for the peers that owe replies and have been silent, if a check is due."""
         if self.reply_watch.due_at is not None and self.reply_watch.due_at <= now:
             for peer in self.reply_watch.silent_peers(now):
                 self._card.nic.post_completion(peer.number << layout.SUBJECT_BITS | layout.OWED)
@@ -406,13 +398,14 @@ class Sender:
             self.send_own(now, Message(endpoint, layout.SLOTS, peer, KEEPALIVE))
 
     def _must_yield(self, peer: Peer, endpoint: NicEndpoint) -> bool:
-        """Whether a refused packet must release its channel: its endpoint is leaving its frame, or other messages wait,
-        which may belong to another host process and may be accepted."""
+        """Whether a refused packet must release its channel, since its endpoint is leaving its frame, or since messages
+        of other host processes may wait for a channel."""
         return endpoint.is_leaving or (bool(peer.scheduler) and not endpoint.frames.is_trusted)
 
     def _is_unreachable(self, now: int, peer: Peer) -> bool:
-        """Whether a peer has had no route for `Settings.detour`. "No route -> trivially unreachable"; but a route may be
-        missing only while the network is mapped again."""
+        """Return whether a peer has had no route for `Settings.detour`; if a route is missing for less, set the time at
+        which the peer becomes unreachable, and scan until then. In the paper, a peer without a route is unreachable at
+        once; but a route may be missing only while the network is mapped again."""
         if peer.route is not None or not self._card.is_mapped:
             return False
         if peer.unreachable_at is None:
@@ -430,21 +423,21 @@ class Sender:
         self._packet_ended(packet[0])
 
     def on_peer_introduced(self, now: int, peer: Peer) -> None:
-        """Resend everything to a peer whose incarnation is now known. It has dropped the frames sent before, which did not
-        name its incarnation."""
+        """Resend all unanswered packets to a peer whose incarnation is now known. The peer has dropped the earlier
+        frames, which did not name its incarnation."""
         if peer.route is not None:  # otherwise the packets are resent when a route is known
             for row in list(peer.send_table.unanswered_rows()):
                 peer.send_table.mark_first(now, row)
                 self._resend(peer, row)
 
     def on_peer_restarted(self, peer: Peer, unanswered_packets: Iterable[Packet | None]) -> None:
-        """Fail the messages in progress to a restarted peer. A host that is notified may at once send to the new
-        incarnation."""
+        """Fail the messages in progress to a restarted peer. unanswered_packets: packets of the former send table."""
+        # Collected first, since a notified host may at once send to the new incarnation.
         failed = [
             message
             for endpoint in self._card.endpoints.values()
             for message in endpoint.messages.values()
-            # Of a message that is begun, packets are lost; of a reply, the request.
+            # A begun message has lost packets; the request of a reply is lost.
             if message.peer is peer and not message.status and (message.is_begun or message.slot >= layout.REPLIES)
         ]
         for packet in unanswered_packets:
@@ -466,7 +459,7 @@ class Sender:
         """Stop sending for an endpoint that is leaving its frame, and withdraw its refused packets."""
         self._scheduler.remove(endpoint)
         if self._turn_owner is endpoint:
-            self._turn_owner, self._turn_end = None, 0  # its turn ends
+            self._turn_owner, self._turn_end = None, 0
         for peer in {message.peer: None for message in endpoint.messages.values()}:
             peer.scheduler.remove(endpoint)
             for row in list(peer.send_table.unanswered_rows()):
@@ -483,14 +476,14 @@ class Sender:
         self._returning_endpoints.pop(endpoint, None)
 
     def announce_gone(self, now: int, endpoint: NicEndpoint) -> None:
-        """Notify the NICs that have sent requests to a destroyed endpoint: nothing else ends requests that it has accepted
-        and not replied to."""
+        """Notify the NICs that have sent requests to a destroyed endpoint. Nothing else ends the requests that the
+        endpoint has accepted and not replied to."""
         body = build_gone(endpoint.number)
         for slot, peer in enumerate(endpoint.requesters, layout.SLOTS):
             self.send_own(now, Message(endpoint, slot, peer, body))
 
     def send_own(self, now: int, message: Message, *, once: bool = False) -> None:
-        """Send a message of the NIC itself. once: its packet is not resent."""
+        """Send a message of the NIC itself. once: do not resend it."""
         message.endpoint.messages[message.slot] = message
         self._send_packets(now, message)
         if once and message.unanswered:
@@ -500,13 +493,14 @@ class Sender:
                     send_table.mark_final(now, row)
 
     def reset_unsent(self, endpoint: NicEndpoint, page: memoryview) -> None:
-        """Mark the unfinished messages of an endpoint that leaves its frame, to be sent after its next load."""
+        """Mark the unfinished messages in the page of an endpoint that leaves its frame, to be sent after its next
+        load."""
         for slot in endpoint.messages:
             page[_SLOT_OFFSETS[slot]] = layout.READY
         self._returning_endpoints.pop(endpoint, None)
 
     def on_loaded(self, now: int, endpoint: NicEndpoint, page: memoryview) -> None:
-        """Send and return the messages of an endpoint that has been loaded."""
+        """Send the waiting messages of an endpoint that has been loaded, and return the undeliverable ones."""
         endpoint.returning_slots = []
         for slot in range(2 * layout.RING_SIZE):
             owner = page[_SLOT_OFFSETS[slot]]
@@ -554,10 +548,10 @@ class Sender:
             return
         if message.status:
             if slot >= layout.REPLIES:
-                # To be sent when the peer is heard of again, in the name of an endpoint that never leaves its frame.
-                own = NicEndpoint(endpoint.number, endpoint.frames)
+                # Sent when a frame of the peer arrives, from a separate NIC endpoint, which is never unloaded.
+                sender = NicEndpoint(endpoint.number, endpoint.frames)
                 body = build_lost_reply(message.body)
-                self.undelivered_notices.append(Message(own, layout.SLOTS, message.peer, body))
+                self.undelivered_notices.append(Message(sender, layout.SLOTS, message.peer, body))
                 if self.scan_at is None:
                     self.scan_at = 0
             self._return_message(endpoint, slot, message.status)
@@ -570,6 +564,12 @@ class Sender:
         if page[layout.NOTIFY_OFFSET] or message.packet_size:
             page[layout.NOTIFY_OFFSET] = 0
             self._card.nic.post_completion(endpoint.number << layout.SUBJECT_BITS | slot)
+
+    def _return_invalid(self, endpoint: NicEndpoint, page: memoryview, slot: int) -> None:
+        """Return an invalid message to its host."""
+        self._counters.invalid += 1
+        page[_SLOT_OFFSETS[slot]] = _IN_FLIGHT
+        self._return_message(endpoint, slot, BAD_ARGUMENTS)
 
     def _return_message(self, endpoint: NicEndpoint, slot: int, status: int) -> None:
         """Return a message to its host through the reply ring."""
@@ -607,7 +607,8 @@ class Sender:
             self.scan_at = 0  # immediately, and then periodically
 
     def pending_work(self) -> Iterable[str]:
-        """Yield a sentence for every peer that has not answered."""
+        """Yield sentences for every peer with unanswered packets, or with messages that wait for a channel or a
+        route."""
         for peer in self._card.peers.known.values():
             if peer.send_table.unanswered_count:
                 yield f"node {peer.number}: {peer.send_table.unanswered_count} packets are unacknowledged"

@@ -12,10 +12,11 @@ MAX_CHANNELS: Final = 256
 MAX_SEQUENCES: Final = 1 << 16
 MAX_CREDITS: Final = 16
 MIN_MEDIUM: Final = 512
-"""Bytes of data of a medium message."""
+"""Minimum of `Settings.medium`: bytes of data that AM-2 guarantees for a medium message."""
 MAX_PACKET: Final = 8192
-"""Bytes of data in a packet."""
+"""Maximum bytes of data in a packet."""
 MAX_HOSTS: Final = 64
+"""Maximum host processes that share a NIC."""
 _MIN_NUMBERS_PER_HOST: Final = 4096
 
 
@@ -23,37 +24,39 @@ _MIN_NUMBERS_PER_HOST: Final = 4096
 class Settings:
     """Settings of AM-II.
 
-    Transport. channels: logical channels to each other NIC; "many" in the paper, 32 is ours. sequences: sequence
-    numbers of a channel. 2 is the paper's alternating bit, enough if the network keeps frames in order; if links reorder
-    frames, an old copy could be taken for a new packet, and 65536 replaces 2. scan: nanoseconds between two scans for
-    unanswered packets (ours). timeout: nanoseconds without an answer after which a packet is resent (ours), doubled with
-    each resend up to longest_timeout; more if round trips are long (`transport`). retries: resends before the peer is
-    unreachable (from memory, the paper has 255, and "several seconds": 40 resends at intervals of at most 160 ms take six
-    seconds). detour: nanoseconds for which messages wait for a new route after the last one was lost (ours). refused:
-    nanoseconds before a packet refused for a temporary reason is resent (ours). congestion: number of refusals after
-    which a message is returned to its sender; 0, ours: unlimited. keepalive: nanoseconds without a reply after which a
-    peer that has accepted requests is sent a keepalive (ours), doubled with each; 0: none is sent.
+    Transport. channels: logical channels to each other NIC; "many" in the paper, 32 is ours. sequences: number of
+    sequence numbers of a channel. 2 is the paper's alternating bit, which is enough if the network keeps frames in
+    order. If links reorder frames, an old copy could be taken for a new packet; then 65536 replaces 2. scan:
+    nanoseconds between two scans for unanswered packets (ours). timeout: nanoseconds without an answer after which a
+    packet is resent (ours), doubled with each resend up to longest_timeout; more if round trips are long (`transport`).
+    retries: resends before the peer is unreachable (ours: 40 resends at intervals of at most 160 ms take six seconds,
+    and the paper has "several seconds"; its count is 255, from memory). detour: nanoseconds for which messages wait for
+    a new route after the last one was lost (ours). refused: nanoseconds before a packet refused for a temporary reason
+    is resent (ours). congestion: number of refusals after which a message is returned to its sender; 0, ours:
+    unlimited. keepalive: nanoseconds without a reply after which a peer that has accepted requests is sent a keepalive
+    (ours), doubled with each keepalive; 0: none is sent.
 
-    Endpoints. credits: K_user, maximum requests of an endpoint to each other endpoint without a reply (4: the product of
-    bandwidth and round trip, in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts: the
-    exponent k of "2^k attempts" to send from one endpoint before the next one's turn (8 in the paper, from memory).
-    attempt: nanoseconds of an attempt. The NIC loiters with an endpoint for 2^k attempts, even if the endpoint has nothing
-    to send (ours: with the default k a turn takes 6.4 us, as long as a host of the paper takes to handle a message and
-    write the next one, o_s + o_r); 0: it does not loiter. stay: minimum nanoseconds for which an endpoint keeps its frame,
-    varied up to twice this (ours: longer than a refused packet waits, so that its resend finds the endpoint).
-    replacement: which endpoint gives up its frame, of the idle ones if there are any: the least recently used one, or a
-    random one (both ours). endpoints: maximum number of a host process; a node has one process unless several share its
-    NIC. handlers, translations: numbers of an endpoint (256: AM-2's minimum).
-    mappings: maximum number of mapped regions of host memory, in addition to those that resident endpoints need.
-    Two endpoints of one node that communicate with each other must be resident together, which needs two frames.
+    Endpoints. credits: K_user, maximum requests of an endpoint to each other endpoint without a reply (4: the product
+    of bandwidth and round trip, in short messages). frames: endpoint frames in the NIC (the paper's seven). attempts:
+    the exponent k of "2^k attempts" to send from one endpoint before the next one's turn (8 in the paper, from memory).
+    attempt: nanoseconds of an attempt. The NIC loiters with an endpoint for 2^k attempts, even if the endpoint has
+    nothing to send (ours: with the default k a turn takes 6.4 us, as long as a host of the paper takes to handle a
+    message and write the next one, o_s + o_r); 0: it does not loiter. stay: minimum nanoseconds for which an endpoint
+    keeps its frame, varied up to twice this (ours: longer than a refused packet waits, so that its resend finds the
+    endpoint). replacement: which endpoint gives up its frame: the least recently used one, or a random one, in either
+    case an idle one if there is any (both ours). endpoints: maximum endpoints of a host process; a node has one process
+    unless several share its NIC. handlers, translations: size of an endpoint's table of handlers, and of its
+    translation table (256: AM-2's minimum). mappings: maximum mapped regions of host memory, in addition to those that
+    resident endpoints need. Two endpoints of one node that communicate with each other must be resident together, which
+    needs two frames.
 
     Messages. medium: maximum bytes of a medium message's data, 512 or more in AM-2; reduced if the MTU requires it.
     packet: bytes of a bulk message in one packet (8 KB in the paper); reduced if the MTU requires it. route: bytes of
     source route for which every packet leaves room, on source-routed networks.
 
     Features that GAM lacked, each with its own switch. reliable: acknowledgements and retransmission. guarded: the NIC
-    checks the tags of messages. virtual: endpoints share frames by paging; otherwise there are only as many endpoints as
-    frames.
+    checks the tags of messages. virtual: endpoints share frames by paging; otherwise there are only as many endpoints
+    as frames.
     """
 
     channels: int = 32
@@ -85,12 +88,12 @@ class Settings:
 
     @property
     def numbers_per_host(self) -> int:
-        """Size of a host process's range of endpoint numbers, which begins at this times the process's slot."""
+        """Size of a host process's range of endpoint numbers. The range of slot n begins at n times this size."""
         return max(self.endpoints, _MIN_NUMBERS_PER_HOST)
 
     @property
     def max_hosts(self) -> int:
-        """Maximum number of host processes that share a NIC, from the 16 bits of endpoint numbers."""
+        """Maximum number of host processes that share a NIC, as the 16 bits of endpoint numbers permit."""
         return min((1 << 16) // self.numbers_per_host, MAX_HOSTS)
 
     def __post_init__(self) -> None:

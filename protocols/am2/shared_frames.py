@@ -1,16 +1,16 @@
 """Endpoint frames of a split driver: descriptor memory shared by the NIC and one host, separate for each host.
 
-A host has as many frames there as the NIC has in total, and a table of the endpoints bound to them. The NIC limits the
-number in use at a time, over all hosts (`residency`). Other memory that the NIC accesses is in the host's heap, all of
-which is mapped; its address is in the endpoint's page, or in a bulk message's entry. So the NIC waits for a mapping only of
-memory that the host has not allocated yet.
+A host's memory has as many frames as the NIC has in total, and a table of the endpoints bound to them. The NIC limits
+the number of frames in use at a time, over all hosts (`residency`). Other memory that the NIC accesses is in the host's
+heap, which is mapped completely; its address is in the endpoint's page, or in a bulk message's entry. So the NIC waits
+for a mapping only if the host has not allocated the memory yet.
 
 Either side may read while the other writes. An entry's first byte is written last and read first, which relies on
-processors that keep stores in order. If each side writes a word and then reads the other side's word, there is a fence in
-between.
+processors that keep stores in order. If each side writes a word and then reads the other side's word, there is a fence
+in between.
 
-The NIC does not copy a page that leaves its frame: the host does, after the NIC has released it. So late writes of the
-host are not lost.
+The host, not the NIC, copies a page that leaves its frame, after the NIC has released it. So late writes of the host
+are not lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NO_ENDPOINT: Final = 0xFFFF_FFFF
 
 
 def size_of(frames: int) -> int:
-    """Return the bytes of one host's descriptor memory."""
+    """Return the size of one host's descriptor memory in bytes."""
     return frames * (layout.SIZE + _WORD_SIZE)
 
 
@@ -66,7 +66,7 @@ class SharedNicFrames:
         self.is_trusted = False
 
     def close(self) -> None:
-        """Release the host's memory after it has detached: an unanswered packet may still refer to this object."""
+        """Release the memory of a host that has detached. An unanswered packet may still refer to this object."""
         self._frame_views.clear()
         self._bound_table = memoryview(b"").cast("I")
         self._memory = _DetachedMemory()
@@ -112,7 +112,7 @@ class SharedHostFrames:
         self._memory_by_endpoint: defaultdict[int, dict[int, memoryview]] = defaultdict(dict)
         """Pinned memory, by endpoint and by the view's `id`."""
         self._addresses: dict[int, int] = {}  # by the view's `id`
-        self._library_owned: set[int] = set()  # views' `id`s of memory allocated here, not by the program
+        self._library_owned: set[int] = set()  # views' `id`s of memory that was allocated here, not by the program
 
     def bind(self, frame: int, endpoint: int) -> None:
         self.bound_endpoints[frame] = endpoint

@@ -1,9 +1,9 @@
 """AM-II as a split driver: one NIC, shared by host processes that attach and detach.
 
-Each process has a range of endpoint numbers, and pages, frames and memory that no other process accesses. A doorbell for
-an endpoint of another process, or an entry whose origin is one, is counted as invalid and ignored. When a process ends, its
-endpoints are destroyed: messages to them are returned to their senders, and their frames are free. The NIC continues in its
-incarnation.
+Each process has a range of endpoint numbers, and pages, frames and memory that no other process accesses. A doorbell
+for an endpoint of another process is counted as invalid and ignored. An entry whose origin is another endpoint is
+counted as invalid and returned. When a process ends, its endpoints are destroyed: messages to them are returned to
+their senders, and their frames become free. The NIC continues in its incarnation.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from protocols.core.memory import Allocating, SharedDmaMemory
 from protocols.core.split_memory import HostSlot, OnDoorbell, SharedActions, SingleHostActions, SplitDriver
 from protocols.myrinet.mapper.settings import Settings as MapperSettings
 
-_OTHER_DOORBELLS: Final = 4
+_MAX_OTHER_DOORBELLS: Final = 4
 """Maximum doorbells of one endpoint in flight, in addition to those of its slots."""
-_MAPPING: Final = MapperSettings()
+_MAPPER_SETTINGS: Final = MapperSettings()
 _FOR_ALL_HOSTS: Final = frozenset((layout.LOST, layout.GONE, layout.OWED))
-"""Subjects of notifications about another NIC."""
+"""Subjects of notifications about another NIC, which all hosts receive."""
 _REGION_SUBJECT_BITS: Final = 2 * layout.SUBJECT_BITS
 
 
 def split_driver(
     settings: Settings | None = None,
     *,
-    mapper_settings: MapperSettings | None = _MAPPING,
+    mapper_settings: MapperSettings | None = _MAPPER_SETTINGS,
     on_delivery: DeliveryCallback | None = None,
 ) -> SplitDriver:
     """Make AM-II's split driver; arguments as for `plug`."""
@@ -51,7 +51,7 @@ def split_driver(
 
     return SplitDriver(
         size_of(nic_settings.frames),
-        nic_settings.frames * layout.SLOTS + _OTHER_DOORBELLS * nic_settings.endpoints,
+        nic_settings.frames * layout.SLOTS + _MAX_OTHER_DOORBELLS * nic_settings.endpoints,
         make_nic,
         make_host,
         nic_settings.max_hosts,

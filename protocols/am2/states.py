@@ -1,8 +1,8 @@
 """State tables of AM-II: logical channels, implemented by `transport`, and an endpoint's residency, implemented by
-`residency`. The state machine of peers is `protocols.core.peers.PEER`.
+`residency`. The state table of peers is `protocols.core.peers.PEER`.
 
-Section "Transport protocols" of Chun, Mainwaring, Culler: stop and wait, one unanswered packet per channel. Section
-"Endpoint unloading": an endpoint leaves its frame when none of its packets is in flight.
+Sources in Chun, Mainwaring, Culler: section "Transport protocols", stop and wait with one unanswered packet per
+channel; section "Endpoint unloading", an endpoint leaves its frame when none of its packets is in flight.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ RECEIVE_CHANNEL: Final = StateTable(
         Row(EXPECTING_LATER, "old copy", "drop", EXPECTING_LATER, _OLD_COPY),
     ),
 )
-"""One channel of the receive table for one peer. After a refusal only later sendings are accepted (`EXPECTING_LATER`)."""
+"""One channel of the receive table for one peer. After a refusal only later sendings are accepted
+(`EXPECTING_LATER`)."""
 
 ABSENT: Final = "absent"
 NOT_RESIDENT: Final = "not resident"

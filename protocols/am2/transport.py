@@ -2,17 +2,17 @@
 
 A message is one packet; a bulk message can be several. Packets are assembled from precomputed parts: the first bytes of
 frames to a peer, and the message as its host has written it. A Myrinet envelope surrounds each packet
-(`protocols.myrinet.envelope`); the layout is that of the codec.
+(`protocols.myrinet.envelope`). The layout is that of `frames`.
 
 Between two NICs there are logical channels, each with at most one unanswered packet; the send and the receive table
 have a row for each channel. "At-most-once delivery: stop and wait on many independent logical channels" (Chun,
 Mainwaring, Culler, "Transport protocols"). With 2 sequence numbers a channel is the alternating-bit protocol, which
-requires a network that keeps frames in order. There is no timer per packet: while packets are unanswered, a periodic scan
-looks for those that are due.
+requires a network that keeps frames in order. There is no timer per packet: while packets are unanswered, a periodic
+scan looks for those that are due.
 
 If the sender gives up an unanswered packet, it does not know whether the peer has accepted it. The paper marks the
-channel's sequence number as uninitialised; here the channel's generation increases. A receiver accepts the first packet of
-a generation with any sequence number, and no packet of an earlier generation.
+channel's sequence number as uninitialised; here the channel's generation increases. A receiver accepts the first packet
+of a generation with any sequence number, and no packet of an earlier generation.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ if TYPE_CHECKING:
     from protocols.am2.peers import Peer
 
 PREFIX_SIZE: Final = 30
-"""Length of the first bytes, up to the incarnations, that frames of one kind from one NIC to another have in common."""
+"""Number of first bytes, up to the incarnations, that frames of one kind from one NIC to another have in common."""
 CHECK_OFFSET: Final = ANSWER_SIZE - 4
-"""Offset of the checksum in a frame, which covers the bytes before it and the body."""
+"""Offset of the checksum in a frame. The checksum covers the bytes before it and the body."""
 MESSAGE_HEADER_SIZE: Final = MESSAGE_SIZE - ANSWER_SIZE
 """Bytes of a message's header, which follows the header of all packets."""
 FRAME_OVERHEAD: Final = MESSAGE_SIZE - ETHERNET + 1
-"""Bytes of a message's frame without Ethernet header, route, arguments and data."""
+"""Bytes of a message's frame without Ethernet header, route, arguments and data: the headers, and the CRC-8."""
 
 _pack_head: Final = struct.Struct(f"!{PREFIX_SIZE}sBBHIH").pack
 _pack_check: Final = struct.Struct("!I").pack
 _unpack_head: Final = struct.Struct(f"!{PREFIX_SIZE}xBBHIHI").unpack_from
 unpack_message: Final = struct.Struct("!BBBBHHQIII").unpack_from
-"""Unpack a message's header: form, flags, handler, number of arguments, origin, endpoint, tag, message, offset, total."""
+"""Unpack a message's header: form, flags, handler, number of arguments, origin, endpoint, tag, message, offset,
+total."""
 _pack_message: Final = struct.Struct("!BBBBHHQIII").pack
 PACK_OFFSET_AND_TOTAL: Final = struct.Struct("!II").pack_into
 """Write offset and total into a message's header, at OFFSET_AND_TOTAL_AT."""
 OFFSET_AND_TOTAL_AT: Final = 20
+"""Offset of these fields in a message's header."""
 _CRC8: Final = tuple(bytes((value,)) for value in range(256))
 
 _GENERATIONS: Final = 1 << 8
@@ -67,11 +69,11 @@ AnyPacket = TypeVar("AnyPacket")
 class Message:
     """A message that the host has written into a slot of an endpoint.
 
-    body: header and arguments, and the data of a medium message. data: data of a bulk message. offset: offset of this data
-    in the destination's segment. packet_size: bytes of this data in one packet; 0: not a bulk message. sent_size: bytes of
-    this data that have been put into packets. is_begun: a packet has been made. unanswered: number of unanswered packets.
-    refusals: number of temporary refusals. withdrawn: bodies of withdrawn packets, to be sent again. status: why the message
-    is returned to the host; 0: it is not.
+    body: header and arguments, and the data of a medium message. data: data of a bulk message. offset: offset of this
+    data in the destination's segment. packet_size: bytes of this data in one packet; 0: not a bulk message. sent_size:
+    bytes of this data that have been put into packets. is_begun: a packet has been built. unanswered: number of
+    unanswered packets. refusals: number of temporary refusals. withdrawn: bodies of withdrawn packets, to be sent
+    again. status: reason why the message is returned to the host; 0: it is not returned.
     """
 
     __slots__ = (
@@ -110,7 +112,7 @@ class Message:
         return Message(self.endpoint, self.slot, self.peer, self.body)
 
     def next_packet(self) -> tuple[bytes, memoryview]:
-        """Return the next packet's body, and the part of the data in host memory that follows it."""
+        """Return the next packet's body, and the bulk data in host memory that must be appended to it."""
         if self.withdrawn:
             *self.withdrawn, body = self.withdrawn
             return body, _EMPTY
@@ -150,13 +152,13 @@ def build_gone(endpoint: int) -> bytes:
 
 
 def build_lost_reply(reply: bytes) -> bytes:
-    """Build the body of a notice that a reply has been given up or refused. reply: its body."""
+    """Build the body of a notice that a reply has been given up or refused. reply: the body of the reply."""
     _, flags, _, _, origin, number, _, message, _, _ = unpack_message(reply)
     return _pack_message(FORM_LOST_REPLY, flags, 0, 0, origin, number, 0, message, 0, 0)
 
 
 KEEPALIVE: Final = _pack_message(FORM_KEEPALIVE, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-"""Body of a message that only asks whether the peer's NIC is there."""
+"""Body of a message whose acknowledgement shows that the peer's NIC is reachable."""
 
 
 def build_message(
@@ -210,9 +212,10 @@ def unpack_answer(frame: bytes) -> tuple[int, int, int, int]:
 
 class SendRow(Generic[AnyPacket]):
     """One row of the send table, for one channel. packet: the unanswered packet; None: the channel is free. stamp: of
-    the last sending. first_stamp: first stamp of the first sending, which left the NIC at first_sent_at. due_at: when the
-    packet is resent. timeout: nanoseconds before that. retries: number of resends since the peer last answered about the
-    packet. is_refused: the last sending was refused for a temporary reason, so that no copy of the packet is in flight."""
+    the last sending. first_stamp: of the first sending, which left the NIC at first_sent_at. due_at: time at which the
+    packet is resent. timeout: nanoseconds from a sending to due_at. retries: number of resends since the first sending
+    or the last refusal. is_refused: the last sending was refused for a temporary reason, so that no copy of the packet
+    can be accepted."""
 
     __slots__ = (
         "channel", "due_at", "first_sent_at", "first_stamp", "generation", "is_refused", "packet", "retries", "sequence",
@@ -236,14 +239,14 @@ class SendRow(Generic[AnyPacket]):
 class SendTable(Generic[AnyPacket]):
     """The send table for one peer. Times are nanoseconds.
 
-    Answers echo the stamp of the sending that they answer, so that round-trip times are known for resent packets, too.
+    Answers echo the stamp of the sending that they answer, so that round-trip times of resent packets are known, too.
     If round trips are long, because hosts are busy or a queue is full, a packet's timeout follows RFC 6298, between the
     settings' timeout and the longest timeout. Otherwise most resends would duplicate packets that had arrived, and the
     duplicates would make round trips even longer.
     """
 
     __slots__ = (
-        "_last_stamp", "_min_sample", "_rows", "_sequence_mask", "_settings", "_smoothed_round_trip",
+        "_last_stamp", "_min_round_trip", "_rows", "_sequence_mask", "_settings", "_smoothed_round_trip",
         "_variation", "free_rows", "timeout", "unanswered_count",
     )  # fmt: skip
 
@@ -254,11 +257,11 @@ class SendTable(Generic[AnyPacket]):
         self.free_rows = deque(self._rows)
         """Rows without a packet; the one that has been free for longest is used next."""
         self._last_stamp = 0
-        self._min_sample = settings.timeout // 3  # shorter round trips are ignored until a longer one occurs
+        self._min_round_trip = settings.timeout // 3  # shorter round trips are ignored until a longer one occurs
         self._smoothed_round_trip = 0
         self._variation = 0
         self.timeout = settings.timeout
-        """Timeout of a first sending."""
+        """Timeout of a packet's first sending."""
         self.unanswered_count = 0
         """Number of channels that are not free."""
 
@@ -274,7 +277,7 @@ class SendTable(Generic[AnyPacket]):
         row.packet = packet
         row.retries = 0
         self.unanswered_count += 1
-        # inlines `_record_sending`, since every packet passes here
+        # `_record_sending`, inlined, since this runs for every packet
         self._last_stamp = row.stamp = row.first_stamp = (self._last_stamp + 1) % _STAMPS
         row.is_refused = False
         row.timeout = timeout = self.timeout
@@ -283,8 +286,8 @@ class SendTable(Generic[AnyPacket]):
         return row
 
     def hold_timer(self, row: SendRow[AnyPacket]) -> Callable[[int], None]:
-        """Record that a packet's frame waits in the NIC. Returns the function that starts the packet's timer, to be called
-        when the frame has left."""
+        """Record that a packet's frame waits in the NIC. Returns the function that starts the packet's timer, to be
+        called when the frame has left."""
         row.due_at = _NEVER
         return partial(self._start_timer, row, row.stamp)
 
@@ -299,12 +302,12 @@ class SendTable(Generic[AnyPacket]):
         """Release the channel of a packet that the peer has accepted or undone. Returns the packet, or None if the
         answer is late."""
         row = self._rows[channel] if channel < len(self._rows) else None
-        # as `_find_row`, without a call for each answer
+        # `_find_row`, inlined, since this runs for every answer
         if row is None or row.packet is None or row.sequence != sequence or row.generation != generation:
             return None
         if stamp == row.first_stamp:
             round_trip = now - row.first_sent_at
-            if round_trip > self._min_sample or self._smoothed_round_trip:
+            if round_trip > self._min_round_trip or self._smoothed_round_trip:
                 self._update_timeout(round_trip)
         elif stamp == row.stamp and not row.is_refused:
             self._update_timeout(now - row.due_at + row.timeout)
@@ -330,20 +333,20 @@ class SendTable(Generic[AnyPacket]):
         return row
 
     def withdraw(self, row: SendRow[AnyPacket]) -> AnyPacket:
-        """Withdraw a packet whose last sending was refused: the peer accepts no copy of it any more. Its channel is free,
-        and the next packet uses its sequence number."""
+        """Withdraw a packet whose last sending was refused, so that the peer accepts no copy of it any more. This frees
+        the channel; the next packet uses the same sequence number. Raises ValueError for another packet."""
         if not row.is_refused:
             raise ValueError(f"channel {row.channel}: a packet that may be in flight cannot be withdrawn")
         return self._release(row)
 
     def give_up(self, row: SendRow[AnyPacket]) -> AnyPacket:
-        """Give up an unanswered packet, which the peer may have accepted."""
+        """Give up an unanswered packet, which the peer may have accepted, and begin a new generation of the channel."""
         row.generation = (row.generation + 1) % _GENERATIONS
         row.sequence = 0
         return self._release(row)
 
     def due_rows(self, now: int) -> Iterator[SendRow[AnyPacket]]:
-        """Yield the rows of packets to be resent or given up: see `is_exhausted` and `mark_resent`."""
+        """Yield the rows whose packets must be resent (`mark_resent`) or, if `is_exhausted`, given up."""
         for row in self._rows:
             if row.packet is not None and row.due_at <= now:
                 yield row
@@ -358,13 +361,14 @@ class SendTable(Generic[AnyPacket]):
         self._record_sending(now, row, min(2 * row.timeout, self._settings.longest_timeout))
 
     def mark_final(self, now: int, row: SendRow[AnyPacket]) -> None:
-        """Record that a packet has just been sent and will not be resent; a late answer is accepted."""
+        """Record that a packet has just been sent and will not be resent. An answer within the longest timeout is
+        accepted."""
         row.retries = self._settings.retries
         row.timeout = self._settings.longest_timeout
         row.due_at = now + row.timeout
 
     def mark_first(self, now: int, row: SendRow[AnyPacket]) -> None:
-        """Record the present sending of a packet as its first one: the peer has dropped the earlier ones."""
+        """Record a new sending of a packet as its first one, since the peer has dropped the earlier ones."""
         row.retries = 0
         self._record_sending(now, row, self.timeout)
         row.first_stamp, row.first_sent_at = row.stamp, now
@@ -420,15 +424,15 @@ class PacketClass(Enum):
     OLD = "an outdated copy: dropped"
 
 
-_NEW: Final = PacketClass.NEW  # the lookup of an enumeration's member is slow
+_NEW: Final = PacketClass.NEW  # a global, since looking up a member of an enumeration is slow
 _DUPLICATE: Final = PacketClass.DUPLICATE
 _OLD: Final = PacketClass.OLD
 
 
 class _ReceiveRow:
-    """One row of the receive table. expected_sequence: None: nothing has been received. last_answer: 0, or the reason why
-    the last packet was undone. refused_stamp: stamp of the last refused sending; None: the expected packet has not been
-    refused."""
+    """One row of the receive table. expected_sequence: sequence number of the next packet; None: nothing has been
+    received. last_answer: 0, or the reason why the last packet was undone. refused_stamp: stamp of the last refused
+    sending; None: the expected packet has not been refused."""
 
     __slots__ = ("expected_sequence", "generation", "last_answer", "refused_stamp")
 
@@ -442,9 +446,9 @@ class _ReceiveRow:
 class ReceiveTable:
     """The receive table for one peer.
 
-    The sender may withdraw a packet if it knows that the last sending was refused (section "Endpoint unloading"). So a
-    refused sending is never accepted later, nor an earlier sending: otherwise a copy made by the network could be
-    accepted after the packet has been sent on another channel. This rule is ours: Myrinet makes no copies.
+    The sender may withdraw a packet after its last sending was refused (section "Endpoint unloading"). So neither a
+    refused sending nor an earlier one is accepted later: otherwise a copy made by the network could be accepted after
+    the packet has been sent on another channel. This rule is ours: Myrinet makes no copies.
     """
 
     __slots__ = ("_rows", "_sequence_mask", "channel_count")
@@ -470,7 +474,8 @@ class ReceiveTable:
         return _DUPLICATE if sequence == (expected - 1) & self._sequence_mask else _OLD
 
     def advance(self, channel: int, answer: int = 0) -> None:
-        """Advance the channel: its NEW packet is accepted. answer: 0, or the reason for which the packet is undone."""
+        """Advance the channel after its NEW packet. answer: 0 if the packet is accepted, or the reason for which it is
+        undone."""
         row = self._rows[channel]
         if row.expected_sequence is None:
             raise ValueError(f"channel {channel}: no packet has been received")

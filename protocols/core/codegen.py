@@ -1,8 +1,8 @@
-"""Generate a protocol's codec from its Scapy layers: `python -m protocols.core.codegen protocols.emp` writes its
-codec.py.
+"""Generate a protocol's codec from its Scapy layers: `python -m protocols.core.codegen protocols.emp` writes
+protocols/emp/codec.py.
 
-`protocols.core.formats` documents the definitions in `frames.py`. With PREFIX, each stack has a second pair of functions
-for frames whose first bytes are known: they take and return only the fields after the prefix.
+`protocols.core.formats` documents the definitions in `frames.py`. With PREFIX, each stack has a second pair of
+functions for frames whose first bytes are known: they take and return only the fields after the prefix.
 
 The codec has one `struct.Struct` for all headers of a stack. A field is fixed if a binding or an enumeration leaves one
 value. The codec sets fixed fields, LENGTH and CHECK itself, and neither takes nor returns them.
@@ -27,25 +27,25 @@ from protocols.core.frame_kinds import Kind
 from protocols.core.python_source import fold, literal
 
 _INDENT: Final = "    "
-_ETHERNET: Final = 14
-_CHECK: Final = 4
-_WORDS: Final = 109  # maximum length of a string literal on a line of its own, in characters
+_ETHERNET_SIZE: Final = 14
+_CHECK_SIZE: Final = 4
+_MAX_LITERAL_LENGTH: Final = 109  # maximum length of a string literal on a line of its own, in characters
 
 
 def generate(frames: ModuleType, command: str) -> str:
     """Generate the codec's source. Raises FormatError."""
     format_ = Format(frames)
-    parts = [f"{_head(format_, command).strip()}\n\n{_constants(format_).strip()}", *_selectors(format_)]
+    sections = [f"{_head(format_, command).strip()}\n\n{_constants(format_).strip()}", *_selectors(format_)]
     for stack in format_.stacks:
-        parts += [_pack(format_, stack), _unpack(format_, stack)]
+        sections += [_pack(format_, stack), _unpack(format_, stack)]
         if format_.prefix:
-            parts += [_pack(format_, stack, behind=True), _unpack(format_, stack, behind=True)]
+            sections += [_pack(format_, stack, behind=True), _unpack(format_, stack, behind=True)]
     if format_.trailer:
-        parts.append(_trailer_check_function(format_))
+        sections.append(_trailer_check_function(format_))
     elif format_.check:
-        parts.append(_check_function(format_))
-    source = "\n\n\n".join(part.strip() for part in parts) + "\n"
-    return "\n".join(part for line in source.split("\n") for part in fold(line))
+        sections.append(_check_function(format_))
+    source = "\n\n\n".join(section.strip() for section in sections) + "\n"
+    return "\n".join(folded for line in source.split("\n") for folded in fold(line))
 
 
 def _head(format_: Format, command: str) -> str:
@@ -142,7 +142,7 @@ def _constants(format_: Format) -> str:
 def _format_kind(kind: Kind) -> str:
     """Format a kind, without the arguments that equal their defaults."""
     words = [kind.words]
-    if len(literal(kind.words)) > _WORDS:
+    if len(literal(kind.words)) > _MAX_LITERAL_LENGTH:
         words = textwrap.wrap(kind.words, 90, drop_whitespace=False)
     arguments = [literal(kind.role), " ".join(map(literal, words))]
     for name in ("message", "within", "part", "total", "back", "handles"):
@@ -170,7 +170,8 @@ def _structs(format_: Format, stack: Stack) -> Iterator[str]:
 
 
 def _selectors(format_: Format) -> Iterator[str]:
-    """Yield a function for each field that announces the next layer, whose value selects the `unpack_*` to use."""
+    """Yield a function for each field that announces the next layer; the field's value selects the `unpack_*` to
+    use."""
     for word, part in format_.selectors():
         field, end = part.field.name, word.offset + word.size
         value = f"raw[{word.offset}]"
@@ -188,7 +189,7 @@ def _selectors(format_: Format) -> Iterator[str]:
 def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     """Generate a `pack_*` function. behind: it takes the first bytes, up to and including PREFIX, as bytes."""
     begin = format_.prefix_size if behind else 0
-    free = [f"{part.name}: {part.kind}" for part in format_.free_parts(stack, begin)]
+    free = [f"{part.name}: {part.type_name}" for part in format_.free_parts(stack, begin)]
     payload = [] if format_.trailer and not format_.find_length(stack) else ['payload: Buffer = b""']
     parameters = ", ".join([*(["prefix: bytes"] if behind else []), *free, *payload])
     values = {
@@ -245,12 +246,11 @@ def _constant(format_: Format, part: Part, value: int) -> str:
 
 
 def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
-    """Generate an `unpack_*` function. behind: it unpacks only the fields after PREFIX, and the payload has the frame's
-    type."""
+    """Generate an `unpack_*` function. behind: it unpacks only the fields after PREFIX, and the payload."""
     begin = format_.prefix_size if behind else 0
     free, words = format_.free_parts(stack, begin), [word for word in stack.words if word.offset >= begin]
     name = f"{stack.name}_behind" if behind else stack.name
-    kinds = ", ".join([*(part.kind for part in free), "Buffer"])
+    kinds = ", ".join([*(part.type_name for part in free), "Buffer"])
     results = ", ".join([*(part.name for part in free), "payload"])
     names = ", ".join(word.parts[0].name if len(word.parts) == 1 else f"word{word.offset}" for word in words)
     beginning = ", whose beginning is known" if behind else ""
@@ -281,7 +281,7 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
             continue
         lines += [f"    if {part.name} {failing}:", f"        raise MalformedError({literal(part.name.strip('_'))})"]
     end = ""
-    check_size = f" + {_CHECK}" if format_.trailer else ""
+    check_size = f" + {_CHECK_SIZE}" if format_.trailer else ""
     if length := format_.find_length(stack):
         end = "end"
         lines += [
@@ -291,9 +291,9 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
         ]
     elif format_.trailer:
         end = str(stack.size)
-        lines += [f"    if len(raw) < {stack.size + _CHECK}:", '        raise MalformedError("short")']
+        lines += [f"    if len(raw) < {stack.size + _CHECK_SIZE}:", '        raise MalformedError("short")']
     if format_.trailer:
-        check_place = "end : end + 4" if end == "end" else f"{end}:{stack.size + _CHECK}"
+        check_place = "end : end + 4" if end == "end" else f"{end}:{stack.size + _CHECK_SIZE}"
         lines += [
             f"    if raw[{check_place}] != _pack_check(crc32(raw[:{end}])):",
             '        raise MalformedError("check")',
@@ -331,12 +331,12 @@ def _check_function(format_: Format) -> str:
     end = f"len(header) - {format_.trailing}" if format_.trailing else ""
     if format_.lengths:
         first, *others = sorted(format_.stacks, key=lambda stack: len(format_.announcing_values(stack)))
-        lines.append(f"    size = {first.size - _ETHERNET}")
+        lines.append(f"    size = {first.size - _ETHERNET_SIZE}")
         for stack in others:
             tests = [
                 f"{_field_expression(format_, name)} == {value}" for name, value in format_.announcing_values(stack)
             ]
-            lines += [f"    if {' and '.join(tests)}:", f"        size = {stack.size - _ETHERNET}"]
+            lines += [f"    if {' and '.join(tests)}:", f"        size = {stack.size - _ETHERNET_SIZE}"]
         end = f"size + {_field_expression(format_, format_.lengths[0])}"
     if end:
         lines.append(f"    end = {end}")
@@ -357,7 +357,7 @@ def _trailer_check_function(format_: Format) -> str:
     ]
     for stack in sorted(format_.stacks, key=lambda stack: len(format_.announcing_values(stack))):
         pairs = format_.announcing_values(stack)
-        size = stack.size - _ETHERNET
+        size = stack.size - _ETHERNET_SIZE
         longest = max([size, *(format_.field_slice(name).stop for name, _ in pairs)])
         tests = [
             f"len(header) >= {longest}",
@@ -366,13 +366,13 @@ def _trailer_check_function(format_: Format) -> str:
         length = format_.find_length(stack)
         end = f"begin + {size}"
         if length:
-            first, width = length[0].offset - _ETHERNET, length[0].size
+            first, width = length[0].offset - _ETHERNET_SIZE, length[0].size
             end += f' + int.from_bytes(header[{first}:{first + width}], "big")'
         lines += [f"    if {' and '.join(tests)}:", f"        end = {end}"]
     lines += [
-        f"    if not end or end + {_CHECK} > len(raw):",
+        f"    if not end or end + {_CHECK_SIZE} > len(raw):",
         "        return raw",
-        f"    return raw[:end] + _pack_check(crc32(raw[:end])) + raw[end + {_CHECK} :]",
+        f"    return raw[:end] + _pack_check(crc32(raw[:end])) + raw[end + {_CHECK_SIZE} :]",
     ]
     return "\n".join(lines)
 
@@ -391,17 +391,17 @@ def _field_expression(format_: Format, name: str) -> str:
     return f"({value} & 0x{mask:X})" + (f" >> {shift}" if shift else "")
 
 
-def codec(package: str) -> tuple[Path, str]:
-    """Return the path and the source of a package's codec. Raises FormatError, and ImportError for a package without
-    frames."""
+def generate_codec(package: str) -> tuple[Path, str]:
+    """Generate the codec of a package. Returns the path of its file and its source. Raises FormatError, and ImportError
+    for a package without frames.py."""
     frames = importlib.import_module(f"{package}.frames")
     path = Path(str(frames.__file__)).with_name("codec.py")
     return path, generate(frames, f"python -m protocols.core.codegen {package}")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the codecs of packages. Returns 0, or 2 if a codec cannot be generated, whose file stays unchanged. Raises
-    SystemExit for `--help` and wrong arguments."""
+    """Write the codecs of packages. Returns 0, or 2 at the first codec that cannot be generated; its file and those of
+    later packages stay unchanged. Raises SystemExit for `--help` and invalid arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m protocols.core.codegen",
         description="Write PACKAGE/codec.py, which packs and unpacks frames without Scapy, from the layers and constants of "
@@ -410,14 +410,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("packages", nargs="+", metavar="PACKAGE", help="a package's name, such as protocols.emp")
     for package in parser.parse_args(arguments).packages:
         try:
-            path, source = codec(package)
+            path, source = generate_codec(package)
         except FormatError as error:
             sys.stderr.write(f"{package}: {error}\n")
             return 2
         except ModuleNotFoundError as error:
             if not f"{package}.frames".startswith(str(error.name)):
-                raise  # a module that the frames import
-            sys.stderr.write(f"{package}: there is no module {error.name}: it has the Scapy layers\n")
+                raise  # a module that frames.py imports is missing
+            sys.stderr.write(
+                f"{package}: there is no module {error.name}; the Scapy layers must be in {package}.frames\n"
+            )
             return 2
         path.write_text(source, encoding="utf-8")
     return 0

@@ -16,12 +16,12 @@ Value = TypeVar("Value")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Completion(Generic[Value]):
-    """Future result of an operation; completes once, with a value or an error. done: whether it has completed."""
+    """Future result of an operation. It completes once, with a value or an error. done: whether it has completed."""
 
     __slots__ = ("_callbacks", "_description", "_error", "_value", "done")
 
     def __init__(self, what: str = "", *arguments: object) -> None:
-        """what: %-format that describes the operation, for reports of stalls. arguments: arguments of the format, which is
+        """what: %-format that describes the operation, for reports of stalls. arguments: of the format, which is
         applied only on demand."""
         self.done = False
         self._description = (what, arguments)
@@ -63,7 +63,8 @@ class Completion(Generic[Value]):
                 callback(self)
 
     def fail(self, error: Exception) -> None:
-        """Complete with an error, which is raised where the completion is awaited. Raises RuntimeError if already done."""
+        """Complete with an error, which is raised where the completion is awaited. Raises RuntimeError if already
+        done."""
         if self.done:
             raise RuntimeError(f"{self.what or 'the operation'} was done already")
         self._error = error
@@ -81,7 +82,7 @@ class Completion(Generic[Value]):
         return self._value
 
     def add_callback(self, callback: Callable[[Completion[Value]], object]) -> None:
-        """Call callback(self) when done; at once if it is already done."""
+        """Call `callback` with this completion when it is done, at once if it is already."""
         if self.done:
             callback(self)
         elif self._callbacks is None:
@@ -95,7 +96,7 @@ _DONE.complete(None)
 
 
 class Yield:
-    """Awaitable that lets all other ready tasks run, including the NIC. An unsuccessful poll awaits it."""
+    """Awaitable that lets all other ready tasks run, including the NIC. An unsuccessful poll awaits this."""
 
     __slots__ = ()
 

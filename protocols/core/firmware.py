@@ -1,8 +1,8 @@
 """The interfaces of a NIC's firmware, of the host library above it, and of the environment in which both run.
 
 The firmware is a state machine without sockets, clock or threads. It has three inputs: a frame arrives, the host rings
-its doorbell, its deadline passes. It answers with actions on its `Nic`. In a simulation each action reserves its
-resources (processor, DMA engine, bus) and takes effect when they have done their work; in namespaces each takes effect
+the doorbell, or the deadline passes. It responds with actions on its `Nic`. In a simulation, each action reserves
+resources (processor, DMA engine, bus) and takes effect when they have done their work; in namespaces, each takes effect
 at once. The firmware does not depend on the environment.
 """
 
@@ -27,10 +27,10 @@ class Adapter:
     either all NICs of a cluster count from FIRST, or none is ever FIRST (if incarnations are times, for example).
     pages_apart: consecutive pages of a buffer are not contiguous in host memory, so each page is a DMA transfer of its
     own. routed: the network forwards by the source routes of frames. ordered: no link of the cluster reorders frames.
-    hosts: for each function (as of SR-IOV), the number of the first function of its NIC; empty: each NIC has one function.
-    The NIC loops back frames between its functions. names: the name of the node of each function; empty: unknown.
-    is_restarted: the NIC has had another incarnation since the cluster
-    began to communicate, to which its peers may still refer.
+    hosts: for each function (as in SR-IOV), the number of the first function of its NIC; empty: each NIC has one
+    function. The NIC loops back frames between its functions. names: the name of the node of each function; empty:
+    unknown. is_restarted: the NIC has had another incarnation since the cluster began to communicate; peers may still
+    send to it.
     """
 
     number: int
@@ -49,7 +49,8 @@ class Adapter:
         return self.addresses[self.number]
 
     def with_incarnation(self, incarnation: int, *, is_restarted: bool = False) -> Adapter:
-        """Return a copy with another incarnation. is_restarted: that is not the NIC's first incarnation."""
+        """Return a copy with another incarnation. is_restarted: whether it follows an earlier one; a NIC
+        that has restarted before stays marked as restarted."""
         return replace(self, incarnation=incarnation, is_restarted=is_restarted or self.is_restarted)
 
     def host_of(self, number: int) -> int:
@@ -69,7 +70,8 @@ class FirmwareActions(Protocol):
     __slots__ = ()
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
-        """Read bytes from host memory by DMA, with one transfer per segment. Frames sent afterwards wait for it."""
+        """Read bytes from host memory by DMA, with one transfer per segment. Frames sent afterwards wait for the
+        transfers."""
         ...
 
     def send(self, frame: Buffer) -> bool | None:
@@ -96,7 +98,8 @@ class FirmwareActions(Protocol):
         ...
 
     def interrupt(self, index: int) -> None:
-        """Make a returned descriptor visible to the host's kernel by an interrupt, which also interrupts a program."""
+        """Make a returned descriptor visible to the host's kernel by an interrupt, which also interrupts a running
+        program."""
         ...
 
 
@@ -106,13 +109,13 @@ class HostActions(Protocol):
     __slots__ = ()
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
-        """Notify the firmware that the host has written a descriptor (`Firmware.on_doorbell`). written: bytes written by
-        programmed output. translated: pages whose physical address the kernel looked up."""
+        """Notify the firmware that the host has written a descriptor (`Firmware.on_doorbell`). written: bytes written
+        by programmed output. translated: pages whose physical address the kernel looked up."""
         ...
 
 
 class Nic(FirmwareActions, HostActions, Protocol):
-    """Actions of both firmware and host library that share a process."""
+    """Actions of a firmware and a host library that share a process."""
 
     __slots__ = ()
 
@@ -124,7 +127,7 @@ class Firmware(Protocol):
 
     @property
     def deadline(self) -> int | None:
-        """Time at which `on_timer` is due, or None."""
+        """Time in ns at which `on_timer` is due, or None."""
         ...
 
     def receive(self, now: int, frame: bytes) -> None:
@@ -154,8 +157,8 @@ class Host(Protocol):
     __slots__ = ()
 
     def on_completion(self, index: int) -> bool | None:
-        """Handle a descriptor that the NIC has returned. Returns False if that is no progress of the program (an answered
-        query, for example): a run without other returned descriptors is stalled."""
+        """Handle a descriptor that the NIC has returned. Returns False if the program makes no progress by it (an
+        answered query, for example): a run in which no other descriptors are returned is stalled."""
         ...
 
     def pending_work(self) -> list[str]:
@@ -165,10 +168,10 @@ class Host(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One NIC: its firmware, and the host library of the node's program, whose API is specific to the protocol.
+    """One NIC: its firmware, and the host library of the node's program. The library's API is specific to the protocol.
 
-    has_input_fifo: received frames stay in the NIC until the host reads them, and are lost if there is no room. A live NIC
-    then receives all that have arrived before the program continues.
+    has_input_fifo: received frames stay in the NIC until the host reads them, and are lost if there is no room. A live
+    NIC with such a FIFO receives all frames that have arrived before the program continues.
     """
 
     firmware: Firmware

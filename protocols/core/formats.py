@@ -2,7 +2,7 @@
 
 `frames.py` defines the protocol's layers, and:
 
-- STACKS: by name, the layers of a frame, from Ethernet on;
+- STACKS: the layers of each kind of frame, from Ethernet on, by name;
 - FLOW: the fields that distinguish flows;
 - LENGTH, optional: the field for the bytes of payload, or several fields, of which a stack has at most one;
 - CHECK, optional: the 32-bit field for the CRC-32 of the frame up to the payload's end, excluding the field;
@@ -43,7 +43,7 @@ from scapy.fields import (
 from scapy.packet import Packet
 
 from protocols.core.frame_kinds import Kind, fields_of
-from protocols.core.frames import CheckField, MutableField, RouteField, trailing
+from protocols.core.frames import CheckField, MutableField, RouteField, trailing_size
 
 _BITS: Final = (BitField, BitEnumField, FlagsField)
 _WHOLE: Final = (ByteField, ShortField, IntField, LongField, EnumField, MACField)
@@ -52,8 +52,9 @@ _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One field of a frame. name: name of its variable in the codec. shift: position of its lowest bit in its word. allowed:
-    its valid values; empty: all. barred: invalid values, which announce a layer that the stack does not have."""
+    """One field of a frame. name: name of its variable in the codec. shift: position of its lowest bit in its word.
+    allowed: its valid values; empty: all. barred: values that announce a layer that the stack does not have, and are
+    invalid."""
 
     layer: type[Packet]
     field: AnyField
@@ -64,7 +65,8 @@ class Part:
     barred: tuple[int, ...]
 
     @property
-    def kind(self) -> str:
+    def type_name(self) -> str:
+        """Python type of the field's values."""
         return "bytes" if isinstance(self.field, MACField) else "int"
 
     @property
@@ -75,7 +77,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Word:
     """A number or byte string that `struct` packs: one field, or several bit fields. format: of `struct`. offset, size:
-    bytes."""
+    in bytes."""
 
     format: str
     offset: int
@@ -132,8 +134,8 @@ class Format:
         fields = [field for layer in chain.from_iterable(self.layers.values()) for field in layer.fields_desc]
         self.routed = any(isinstance(field, RouteField) for field in fields)
         """Whether a source route may follow the Ethernet header."""
-        self.trailing = trailing(next(iter(self.layers.values())))
-        """Bytes that the layers below the protocol's append to its payload."""
+        self.trailing = trailing_size(next(iter(self.layers.values())))
+        """Number of bytes that the layers below the protocol's append to its payload."""
         self.trailer = any(isinstance(field, CheckField) for field in fields)
         """Whether a CRC-32 follows the payload."""
         self._check_lengths()
@@ -141,7 +143,7 @@ class Format:
             self._check_role(role, name)
         self.stacks = [self._stack(name, layers) for name, layers in self.layers.items()]
         self.prefix_size = self._prefix_size() if self.prefix else 0
-        """Bytes up to and including PREFIX; 0 without a prefix."""
+        """Number of bytes up to and including PREFIX; 0 without a prefix."""
         self.begins = self._begins()
         """Values of the layers between Ethernet and the protocol's own, which distinguish its frames from others of the
         EtherType."""
@@ -177,7 +179,7 @@ class Format:
         return None
 
     def find_length(self, stack: Stack) -> tuple[Word, Part] | None:
-        """Find the field for the bytes of payload; None if the stack does not have one."""
+        """Find the field with the payload's size; None if the stack does not have one."""
         return next(
             (length_field for name in self.lengths if (length_field := self.find(stack, name)) is not None), None
         )
@@ -194,7 +196,8 @@ class Format:
                         yield selector
 
     def announcing_values(self, stack: Stack) -> tuple[tuple[str, int], ...]:
-        """Return the fields (names for rules) and values that announce the stack's own layers above the first."""
+        """Return the fields and values that announce the stack's own layers above the first, by the fields' names for
+        rules."""
         names = self._names()
         pairs: list[tuple[str, int]] = []
         for below, layer in pairwise(self.own_layers(stack)):
@@ -202,17 +205,17 @@ class Format:
         return tuple(pairs)
 
     def field_slice(self, name: str) -> slice:
-        """Return the bytes of a field after the Ethernet header. name: for rules."""
+        """Return the position of a field, in bytes after the Ethernet header. name: the field's name for rules."""
         offset, width, *_ = self.rule_fields()[name]
         return slice(offset, offset + width)
 
     def rule_fields(self) -> dict[str, RuleLocation]:
-        """Return the locations of fields, by their names for rules. If several layers have a field of one name, the name is
-        that of the layer and the field; the name of a flag is that of the field and the flag."""
+        """Return the locations of fields, by their names for rules: the field's name; with the layer's name before it,
+        if several layers have a field of this name; with the flag's name after it, for a single flag."""
         names = self._names()
         locations: dict[str, RuleLocation] = {}
         for stack in self.stacks:
-            ethernet, layers = self._ethernet(stack), self.own_layers(stack)
+            ethernet_size, layers = self._ethernet_size(stack), self.own_layers(stack)
             guards: dict[type[Packet], tuple[tuple[str, int], ...]] = {layers[0]: ()}
             for below, layer in pairwise(layers):
                 bound = [(_rule_name(below, name, names), value) for name, value in _binding(below, layer).items()]
@@ -226,12 +229,12 @@ class Format:
                         for bit, flag in enumerate(part.field.names):
                             masks[f"{name}.{flag.lower()}"] = 1 << bit + part.shift
                     for rule_name, mask in masks.items():
-                        location = (word.offset - ethernet, word.size, mask, guard)
+                        location = (word.offset - ethernet_size, word.size, mask, guard)
                         if locations.setdefault(rule_name, location) != location:
                             raise FormatError(f"the field {rule_name} has different locations in several stacks")
         return locations
 
-    def _ethernet(self, stack: Stack) -> int:
+    def _ethernet_size(self, stack: Stack) -> int:
         """Return the size of the Ethernet header in bytes."""
         ethernet = self.layers[stack.name][0]
         return sum(word.size for word in stack.words if word.parts[0].layer is ethernet)
@@ -241,7 +244,7 @@ class Format:
         for stack in self.stacks:
             begins = b""
             for word in stack.words:
-                if word.offset >= self._ethernet(stack) and not self.is_own(word.parts[0].layer):
+                if word.offset >= self._ethernet_size(stack) and not self.is_own(word.parts[0].layer):
                     if any(len(part.allowed) != 1 for part in word.parts):
                         raise FormatError(
                             f"{self.title(stack)}: the layer above must determine the value of {word.parts[0].field.name}"
@@ -291,7 +294,7 @@ class Format:
             check_field = self.find(stack, self.check)
             if check_field is not None and (check_field[0].size, len(check_field[0].parts)) != (4, 1):
                 raise FormatError(
-                    f"CHECK is {self.check!r}, of {check_field[1].bits} bits: a CRC-32 takes a field of 32"
+                    f"CHECK is {self.check!r}, of {check_field[1].bits} bits: a CRC-32 takes a field of 32 bits"
                 )
 
     def _check_flow(self) -> None:
@@ -320,12 +323,12 @@ class Format:
             ends.add(size if size <= min(computed, default=size) else 0)
         if len(ends) > 1 or 0 in ends:
             raise FormatError(
-                f"PREFIX is {self.prefix!r}: it must end at one byte in all stacks, before computed fields"
+                f"PREFIX is {self.prefix!r}: it must end at the same byte in all stacks, before computed fields"
             )
         return ends.pop()
 
     def _names(self) -> Counter[str]:
-        """Count the protocol's own layers that have a field, by field name."""
+        """Return the number of the protocol's own layers that have a field, by field name."""
         layers = {layer for layers in self.layers.values() for layer in layers if self.is_own(layer)}
         return Counter(field.name for layer in layers for field in layer.fields_desc)
 
@@ -364,8 +367,8 @@ class Format:
 
 
 def _identifiers(layers: list[type[Packet]]) -> dict[tuple[type[Packet], str], str]:
-    """Choose unique variable names for fields, distinct from Python's builtins and the codec's variables; earlier layers
-    take precedence."""
+    """Choose unique variable names for fields, distinct from Python's builtins and the codec's variables; earlier
+    layers take precedence."""
     names: dict[tuple[type[Packet], str], str] = {}
     used = {"crc32", "end", "header", "payload", "raw", "rest", "struct"}
     for layer in layers:
@@ -399,8 +402,8 @@ def enumeration(field: AnyField) -> dict[int, str]:
 
 
 def words_of(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyField, int]]]]:
-    """Yield the words of a layer, without fields that change between hops: format, bytes, and fields with their bits. Raises
-    FormatError for unsupported fields."""
+    """Yield the words of a layer, without fields that change between hops: format, size in bytes, and fields with their
+    sizes in bits. Raises FormatError for unsupported fields."""
     bits: list[tuple[AnyField, int]] = []
     for field in layer.fields_desc:
         if isinstance(field, MutableField):

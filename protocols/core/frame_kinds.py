@@ -20,21 +20,21 @@ from string import Formatter
 from typing import Final, Literal
 
 Role = Literal["data", "ack", "nack", "control"]
-"""A frame's function for its message: carry it, acknowledge it, reject it, or another."""
+"""What a frame does for its message: carry it, acknowledge it, reject it; "control": none of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of frame.
 
-    words: a template. Braces contain fields, shown as numbers (``{tag:#x}``) or value names; text in brackets is omitted
-    if its fields are 0. message: the fields that identify the message among those from one NIC to another; empty if the
-    frame does not belong to a message, or only `handles` identify it. within: fields that distinguish messages with equal
-    ids but are not shown to users as part of the id, such as a NIC's incarnation. part: the field for the part of the
-    message that this frame carries or acknowledges. total: the field for the bytes of the whole message. back: the frame
-    is sent by the receiver of the message, as acknowledgements are. handles: pairs of a name and a field, for other
-    numbers that identify a message; frames with equal numbers under one name belong together, until the first frame of
-    another message reuses the number.
+    words: a template. Braces contain fields, shown as numbers (``{tag:#x}``) or value names; text in brackets is
+    omitted if its fields are 0. message: the fields that identify the message among those from one NIC to another;
+    empty if the frame does not belong to a message, or is assigned to one by its `handles` only. within: fields that
+    distinguish messages with equal ids but are not shown to users as part of the id, such as a NIC's incarnation. part:
+    the field for the part of the message that this frame carries or acknowledges. total: the field for the bytes of the
+    whole message. back: the receiver of the message sends the frame, for example an acknowledgement. handles: pairs of
+    a name and a field, for other numbers that identify a message; frames with equal numbers under one name belong
+    together, until the first frame of another message reuses the number.
     """
 
     role: Role
@@ -48,7 +48,7 @@ class Kind:
 
 
 FormatField = tuple[str, str, str]
-"""Text, and the name and number format of the field that follows; an empty name: no field follows."""
+"""Text, name of the field that follows, and its number format; an empty name: no field follows."""
 
 _OPTIONAL: Final = re.compile(r"\[([^][]*)]")
 

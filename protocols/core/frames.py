@@ -1,5 +1,5 @@
-"""Base classes of Scapy layers and fields: headers with a length and a checksum, and fields that change between hops, which
-are not in codecs."""
+"""Base classes of Scapy layers and fields: headers with a length and a checksum, and fields that change between hops
+and are not in codecs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scapy.packet import Packet
 from protocols.core.checksum import crc32
 
 MAX_HOPS: Final = 64
-"""Maximum bytes of a source route."""
+"""Maximum length of a source route, which has one byte per hop."""
 
 
 class MutableField:
@@ -40,7 +40,8 @@ class LastByteField(MutableField, XByteField):
 
 
 class CheckField(MutableField, XIntField):
-    """The CRC-32 (zlib's) of the frame up to the payload's end; it follows the payload. For `TrailingCheckLayer` only."""
+    """The CRC-32 (zlib's) of the frame up to the payload's end; it follows the payload. For `TrailingCheckLayer`
+    only."""
 
     def getfield(self, pkt: Packet | None, s: bytes) -> tuple[bytes, int]:
         assert isinstance(pkt, TrailingCheckLayer)
@@ -59,7 +60,7 @@ class TrailingCheckLayer(Packet):
         return pkt + pay + check.to_bytes(4, "big")
 
     def post_dissect(self, s: bytes) -> bytes:
-        self.raw_packet_cache = None  # which includes bytes of the payload
+        self.raw_packet_cache = None  # the cached bytes include a part of the payload
         return s
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
@@ -67,21 +68,21 @@ class TrailingCheckLayer(Packet):
         return s[:end], s[end:]
 
     def payload_end(self, rest: bytes) -> int:
-        """Return the bytes of the next header and its payload. rest: the bytes after this header. If the next header
-        does not define its size, these are all bytes but the check."""
+        """Return the size of the next header and its payload in bytes. rest: the bytes after this header. If the next
+        header does not define its size, the result counts all bytes except the check."""
         above = self.guess_payload_class(rest)
         return above.end(rest) if issubclass(above, SizedLayer) else max(0, len(rest) - 4)
 
 
 class SizedLayer(Packet):
-    """A header above a `TrailingCheckLayer`. payload_size: name of the field for the bytes of payload, which is computed
+    """A header above a `TrailingCheckLayer`. payload_size: name of the field with the payload's size, which is computed
     if it is None; empty: no payload."""
 
     payload_size = ""
 
     @classmethod
     def end(cls, rest: bytes) -> int:
-        """Return the bytes of the header and its payload. rest: the bytes from this header on."""
+        """Return the size of the header and its payload in bytes. rest: the bytes from this header on."""
         size, length = header_size(cls), 0
         if cls.payload_size and len(rest) >= size:
             begin, width = field_location(cls, cls.payload_size)
@@ -109,9 +110,9 @@ class LengthTrailerLayer(TrailingCheckLayer):
 class LengthCheckLayer(Packet):
     """A protocol's first header, with the fields `length` and `check`, which are computed if they are None.
 
-    length: bytes of payload after all headers of the protocol. check: CRC-32 (zlib's) of the frame from its first byte to
-    the end of the payload, without this field and without fields that change between hops. Bytes after the payload are not
-    included."""
+    length: bytes of payload after all headers of the protocol. check: CRC-32 (zlib's) of the frame from its first byte
+    to the end of the payload, without this field and without fields that change between hops. Bytes after the payload
+    are not included."""
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         pkt = _with_length(self, pkt, pay)
@@ -127,14 +128,16 @@ class LengthCheckLayer(Packet):
 
 
 def _with_length(layer: Packet, pkt: bytes, pay: bytes) -> bytes:
-    """Set the bytes of payload after all headers in a built header, unless they were given. pay: the bytes after it."""
+    """Set the field `length` of a built header, unless it was given: the bytes of payload after all headers of the
+    protocol. pay: the bytes after the built header."""
     if layer.length is not None:
         return pkt
     return _with_field(layer, pkt, "length", len(pay) - _next_header_size(layer, pay))
 
 
 def _next_header_size(layer: Packet, rest: bytes) -> int:
-    """Return the bytes of the protocol's next header; 0 if the payload follows. rest: the bytes after the layer."""
+    """Return the size of the protocol's next header in bytes; 0 if the payload follows. rest: the bytes after the
+    layer."""
     above = layer.guess_payload_class(rest)
     return min(header_size(above), len(rest)) if above.__module__ == type(layer).__module__ else 0
 
@@ -145,11 +148,11 @@ def _with_field(layer: Packet, pkt: bytes, name: str, value: int) -> bytes:
 
 
 def header_size(layer: type[Packet]) -> int:
-    """Return the bytes of a layer with fields of fixed size."""
+    """Return the size in bytes of a layer whose fields have fixed sizes."""
     return int(sum([field.sz for field in layer.fields_desc]))
 
 
-def trailing(layers: Iterable[type[Packet]]) -> int:
+def trailing_size(layers: Iterable[type[Packet]]) -> int:
     """Return the number of bytes that layers append after the payload and that change between hops."""
     return sum([isinstance(field, LastByteField) for layer in layers for field in layer.fields_desc])
 

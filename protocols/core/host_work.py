@@ -1,8 +1,8 @@
-"""Work on a host's cores, by host libraries and hosted firmware, and its costs.
+"""Work of host libraries and hosted firmware on a host's cores, and its costs.
 
 EMP and AM-II do little work on the host: a `Profile` has the costs of posting and noticing descriptors. VIA's kernel
 agent, SSAM's traps and Open-MX's driver run on the host. Such firmware is *hosted* (`Profile.hosted`): a doorbell is a
-trap on the caller's core, a frame raises an interrupt on the core of its receive queue, whose softirq calls
+trap on the caller's core; a frame raises an interrupt on the core of its receive queue, where a softirq calls
 `Firmware.receive`. Every action of hosted firmware takes effect when its core has finished the earlier work::
 
     work = host_work(nic)                       # in a protocol's plug
@@ -21,7 +21,8 @@ from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer
 
 TRAP: Final = "trap"
-"""Enter the kernel from a program and return: a system call or a fast trap. Charged for every doorbell of a hosted NIC."""
+"""Enter the kernel from a program and return: a system call or a fast trap. Charged for every doorbell of a hosted
+NIC."""
 COPY: Final = "copy"
 """Copy bytes by the core. The rate depends on the caches that have the bytes, see `Cost`."""
 OFFLOAD: Final = "offload"
@@ -31,13 +32,13 @@ INTERRUPT: Final = "interrupt"
 SOFTIRQ: Final = "softirq"
 """Take one frame from the receive ring in the softirq, before the firmware handles it."""
 RETURN: Final = "return"
-"""End a softirq and its interrupt when no frame waits; the core's programs continue."""
+"""End a softirq and its interrupt when no frame waits, so that the core's programs continue."""
 WAKE: Final = "wake"
 """Wake a core that has been idle, before it takes an interrupt."""
 SWITCH: Final = "switch"
 """Switch to another program: one that the kernel has woken, or one that shares its core with others."""
 STANDARD: Final = (TRAP, COPY, OFFLOAD, INTERRUPT, SOFTIRQ, RETURN, WAKE, SWITCH)
-"""The kinds of work of every protocol. A protocol declares further kinds in `Protocol.host_work`."""
+"""The kinds of work that every protocol may charge. A protocol declares further kinds in `Protocol.host_work`."""
 
 # Further causes of busy time, which have no `Cost`.
 COMPUTE: Final = "compute"
@@ -63,12 +64,12 @@ class HostWork(Protocol):
 
     @property
     def reached(self) -> int:
-        """Time in ns of the model at which the calling code's work so far is done; 0 if work has no cost."""
+        """Simulated time, in ns, at which the calling code's work so far is done; 0 if work has no cost."""
         ...
 
     def caught_up(self) -> Completion[None]:
         """Return a completion that completes when the calling program's work so far is done. If work has no cost, the
-        completion is done already, and an await does not let other tasks run."""
+        completion is done already, and awaiting it does not let other tasks run."""
         ...
 
     @property
@@ -77,21 +78,23 @@ class HostWork(Protocol):
         ...
 
     def spend(self, kind: str, size: int = 0, source: int = ANYWHERE) -> None:
-        """Charge work to the core; later actions of the caller take effect when it is done. kind: see STANDARD. size: bytes.
-        source: the core that touched the bytes last, or ANYWHERE."""
+        """Charge work to the core; later actions of the caller take effect when it is done. kind: see STANDARD. size:
+        bytes. source: the core that touched the bytes last, or ANYWHERE."""
         ...
 
     def offload(self, size: int) -> None:
-        """Copy `size` bytes by the copy engine (OFFLOAD). Completions posted afterwards wait for the copy, frames do not."""
+        """Copy `size` bytes by the copy engine (OFFLOAD). Completions posted afterwards wait for the copy, frames do
+        not."""
         ...
 
     def read_frames(self, limit: int) -> int:
-        """Trap into the kernel, and pass at most `limit` waiting frames to `Firmware.receive`; return their number. For NICs
-        without interrupts (`Profile.polled`); for other NICs this returns 0 at no cost."""
+        """Trap into the kernel, and pass at most `limit` waiting frames to `Firmware.receive`; return their number. For
+        NICs without interrupts (`Profile.polled`); for other NICs this returns 0 at no cost."""
         ...
 
     def receiving_core(self, frame: bytes) -> int:
-        """Return the core that a frame with this header interrupts, by its receive queue; -1 if that is no fixed core."""
+        """Return the core that a frame with this header interrupts, by its receive queue; -1 if the core is not
+        fixed."""
         ...
 
     def bind(self, core: int) -> None:
@@ -101,14 +104,16 @@ class HostWork(Protocol):
 
 
 class NodeActions(Protocol):
-    """Action of a NIC whose functions serve the processes of one node (`Adapter.hosts`), for firmware that lets a function
-    write to the memory of another one's process. Where it is missing, the other function's own actions do."""
+    """Action of a NIC whose functions serve the processes of one node (`Adapter.hosts`): with it, firmware of one
+    function writes to the memory of another function's process. In an environment without it, firmware uses the other
+    function's own actions instead."""
 
     __slots__ = ()
 
     def post_to(self, function: object, target: memoryview, data: Buffer, index: int) -> None:
-        """Copy bytes to the memory of another function's process, and make a returned descriptor visible to it, after this
-        function's earlier work and at its expense. function: the actions of the other function. target: as long as data."""
+        """Copy bytes to the memory of another function's process, and make a returned descriptor visible to that
+        process, after this function's earlier work. The copy is charged to this function. function: the actions of the
+        other function. target: as long as data."""
         ...
 
 
@@ -117,7 +122,7 @@ CAUGHT_UP.complete(None)
 
 
 class ZeroCostWork(HostWork):
-    """Host cores without modelled costs: for NICs without a cost profile, and in live mode."""
+    """Host cores without modelled costs, for NICs without a cost profile and in live mode."""
 
     __slots__ = ()
 
@@ -156,10 +161,10 @@ ZERO_COST_WORK: Final = ZeroCostWork()
 
 
 def host_work(nic: object) -> HostWork:
-    """Return the host's cores of a NIC's environment; ZERO_COST_WORK if it does not model them."""
+    """Return the host's cores as modelled by a NIC's environment; ZERO_COST_WORK if it models none."""
     return cast(HostWork, nic) if hasattr(nic, "spend") else ZERO_COST_WORK
 
 
 def node_actions(nic: object) -> NodeActions | None:
-    """Return the actions of a NIC's environment for functions of one node; None if it has none."""
+    """Return a NIC's environment if it has `NodeActions`, else None."""
     return cast(NodeActions, nic) if hasattr(nic, "post_to") else None

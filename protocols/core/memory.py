@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 PAGE: Final = 4096
-"""Bytes of a page, on the machines of the papers and on most machines today."""
+"""Size of a page in bytes, on the machines of the papers and on most machines today."""
 
-_REGION_BITS: Final = 32  # bits of the offset in a region; the region's number is above
+_REGION_BITS: Final = 32  # bits of the offset in a region; the higher bits are the region's number
 _OFFSET_MASK: Final = (1 << _REGION_BITS) - 1
 
 Page = tuple[int, int]
@@ -55,8 +55,8 @@ class Pinning(Protocol):
         ...
 
     def pin(self, buffer: memoryview, receive: int = 0) -> list[Page]:
-        """Pin a buffer, and return its pages, each entry at most a page long. buffer: contiguous bytes. receive: nonzero if
-        the NIC will write to it, 0 if it will only read. Raises MemoryError if there is no room."""
+        """Pin a buffer, and return its pages; each entry is at most a page long. buffer: contiguous bytes. receive:
+        nonzero if the NIC will write to the buffer, 0 if it will only read. Raises MemoryError if there is no room."""
         ...
 
     def pin_page(self, buffer: memoryview, receive: int = 0) -> int:
@@ -65,8 +65,8 @@ class Pinning(Protocol):
         ...
 
     def unpin(self, address: int, received: int = 0) -> None:
-        """Unpin the region at an address (`pin`'s first page). received: bytes that the NIC has written to it, or an upper
-        bound."""
+        """Unpin the region at an address (`pin`'s first page). received: bytes that the NIC has written to it, or an
+        upper bound."""
         ...
 
 
@@ -81,7 +81,7 @@ class Allocating(Pinning, Protocol):
         ...
 
     def release(self, buffer: memoryview) -> None:
-        """Free memory from `allocate`; neither it nor any view of it is used afterwards."""
+        """Free memory from `allocate`. The caller must not use the memory, or a view of it, afterwards."""
         ...
 
     def has(self, buffer: memoryview) -> bool:
@@ -131,7 +131,7 @@ class HostMemory(DmaMemory, Pinning):
 
 
 class Scatter:
-    """A message's location in host memory: several segments, in order."""
+    """A message's location in host memory: several segments in order, addressed by offset in the message."""
 
     __slots__ = ("_begins", "_last", "_segments")
 
@@ -142,7 +142,7 @@ class Scatter:
         for segment in segments:
             begin += len(segment)
             begins.append(begin)
-        # Index of the last lookup's segment: the next lookup mostly has the same result, or a later segment.
+        # Segment in which the last lookup ended. The next lookup mostly begins there, and then needs no search.
         self._last = 0
 
     def __len__(self) -> int:
@@ -150,7 +150,7 @@ class Scatter:
         return self._begins[-1]
 
     def views(self, begin: int, end: int) -> list[memoryview]:
-        """Return views of the message's bytes from begin to end."""
+        """Return views of the message's bytes from offset `begin` up to `end`, one for each segment with such bytes."""
         if begin >= end:
             return []
         segments, begins, index = self._segments, self._begins, self._last

@@ -1,8 +1,8 @@
 """Queue of outgoing items that wait for credits: descriptors, room in a window, or memory that a peer has granted.
 
-Host libraries use this queue for sends that need a limited resource. It keeps the order, and sends in a single loop: a send
-may complete at once, and its completion may return credits or queue the next item, which calls `advance` again. Then the
-inner call returns and the running loop continues, so that a long chain of such sends does not grow the stack.
+Host libraries use this queue for sends that need a limited resource. It keeps the order, and sends in a single loop. A
+send may complete at once, and its completion may return credits or queue the next item, which calls `advance` again.
+The inner call returns, and the running loop continues, so that a long chain of such sends does not grow the stack.
 
     self._outgoing = OutgoingQueue(self._post)
 
@@ -20,7 +20,8 @@ Item = TypeVar("Item")
 
 
 class OutgoingQueue(Generic[Item]):
-    """A queue of items, sent in order. items: those not completely sent; the owner may clear them, even during a send."""
+    """A queue of items, sent in order. items: those not completely sent; the owner may clear the queue, even during a
+    send."""
 
     __slots__ = ("_is_advancing", "_send", "items")
 

@@ -3,18 +3,20 @@
 A NIC that restarts gets a greater incarnation (`Adapter.incarnation`) and loses all messages that were sent to it. So a
 frame names two incarnations: its sender's, and its receiver's as known to the sender, 0 if unknown.
 
-- A NIC rejects a frame for another incarnation of it, and answers with a frame that states its incarnation.
+- A NIC rejects a frame that is addressed to another of its incarnations, and answers with a frame that states the
+  current one.
 - When a NIC learns a peer's first incarnation, it resends the messages in progress: frames for incarnation 0 have not
   been accepted.
 - When a NIC learns a later incarnation, it discards partly received messages from the peer, and fails the sends in
-  progress to it: whether these have arrived cannot be known.
+  progress to it, since it cannot determine whether these have arrived.
 - Frames from an earlier incarnation, or from none, are dropped.
 
 So no message is received by two incarnations. `PEER` is the state table. Firmware uses this module as follows::
 
     self.peers = Peers(adapter, nic, make_peer)
 
-    standing = self.peers.classify(now, peer, sender, receiver, self)  # the frame's two incarnations; self: `PeerEvents`
+    # sender, receiver: the incarnations in the frame; self: the `PeerEvents`.
+    standing = self.peers.classify(now, peer, sender, receiver, self)
     if standing is Standing.MISDIRECTED:
         ...  # answer with `self.peers.incarnation`, to `peer.incarnation`
     elif standing is Standing.CURRENT:
@@ -61,13 +63,13 @@ PEER: Final = StateTable(
         Row(KNOWN, "meant for another incarnation", "drop and announce the own incarnation", KNOWN, ("stale",)),
     ),
 )
-"""State table of a peer; the events are the incarnations that its frames name."""
+"""State table of a peer. The events are the incarnations in its frames, and the presumption of FIRST."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Peer:
-    """Another NIC, or this NIC. number: its node's number. address: its MAC. incarnation: the last known or presumed one;
-    0 if unknown. send, send_later: see `FirmwareActions`; for this NIC itself, those of `Loopback`."""
+    """Another NIC, or this NIC. number: its node's number. address: its MAC. incarnation: the last known or presumed
+    one; 0 if unknown. send, send_later: those of `FirmwareActions`, or of `Loopback` for this NIC itself."""
 
     __slots__ = ("address", "incarnation", "number", "send", "send_later")
 
@@ -105,11 +107,11 @@ class PeerEvents(Protocol[EventPeer]):
 
 
 class Standing(Enum):
-    """Comparison of the incarnations that a frame names with the last known ones."""
+    """Comparison of the incarnations in a frame with the last known ones."""
 
     CURRENT = "from and for the last incarnations"
     STALE = "from an earlier incarnation, or from none"
-    MISDIRECTED = "from the last incarnation, for another one of this NIC"
+    MISDIRECTED = "from the last incarnation, for another incarnation of this NIC"
 
 
 @lru_cache(maxsize=16)
@@ -121,9 +123,9 @@ def _numbers(addresses: tuple[bytes, ...]) -> Mapping[bytes, int]:
 class Peers(Generic[AnyPeer, CachedHeader]):
     """The peers of one NIC, created on demand.
 
-    incarnation: this NIC's. known: peers by node number, of which this NIC is the first. loopback: frames to this NIC
-    itself. cached_headers: decoded headers, by the first bytes of frames. These bytes name the last incarnations of both
-    NICs, so that later frames that begin with them need no `classify`.
+    incarnation: this NIC's. number: this NIC's node number. known: peers by node number; the first is this NIC itself.
+    loopback: frames to this NIC itself. cached_headers: decoded headers, by the first bytes of frames. These bytes name
+    the last incarnations of both NICs, so that later frames that begin with them need no `classify`.
     """
 
     __slots__ = (
@@ -157,14 +159,14 @@ class Peers(Generic[AnyPeer, CachedHeader]):
         self.known[self.number] = make(self.number, self.incarnation, loopback.frames.append, loopback.send_later)
 
     def peer(self, number: int) -> AnyPeer:
-        """Return the peer of an existing node, creating it if necessary."""
+        """Return the peer for a node of the cluster, creating it if necessary. number: the node's."""
         peer = self.known.get(number)
         if peer is None:
             peer = self.known[number] = self._make(number, self._presumed, self._send, self._send_later)
         return peer
 
     def by_address(self, address: bytes) -> AnyPeer | None:
-        """Return the peer with a MAC address of the adapter's list; None for another address."""
+        """Return the peer with a MAC address; None if the adapter does not list the address."""
         if self._numbers is None:
             self._numbers = _numbers(tuple(self._addresses))
         number = self._numbers.get(address)
@@ -180,7 +182,8 @@ class Peers(Generic[AnyPeer, CachedHeader]):
 
     def admit(self, now: int, peer: AnyPeer, incarnation: int, events: PeerEvents[AnyPeer]) -> bool:
         """Return whether a frame's incarnation is the last one of its peer; adopt it if it is later than the known one.
-        events: the firmware; not stored here, so that a stopped NIC is freed at once, with its host's memory."""
+        events: the firmware; not stored here, since a reference cycle would delay the release of a stopped NIC and of
+        its host's memory."""
         if incarnation == peer.incarnation or not incarnation:
             return incarnation != 0
         if not peer.incarnation:
@@ -196,7 +199,7 @@ class Peers(Generic[AnyPeer, CachedHeader]):
         return True
 
     def cache_header(self, prefix: bytes, cached: CachedHeader) -> None:
-        """Cache the header of frames that begin with these bytes, until a peer restarts or the cache is full."""
+        """Cache the decoded header of frames that begin with `prefix`, until a peer restarts or the cache is full."""
         if len(self.cached_headers) >= _MAX_CACHED_HEADERS:
             self.cached_headers.clear()
         self.cached_headers[prefix] = cached
@@ -216,8 +219,8 @@ class Loopback:
         self.frames.append(make())
 
     def run(self, now: int, receive: Callable[[int, bytes], object]) -> None:
-        """Deliver the queued frames, and frames sent meanwhile. A host that gets a completion may ring its doorbell, which
-        calls this method again: then the outer call delivers."""
+        """Pass the queued frames, and those sent meanwhile, to `receive`. A host that gets a completion may ring its
+        doorbell, which calls this method again; then the outer call delivers the frames."""
         if self.is_running:
             return
         self.is_running = True

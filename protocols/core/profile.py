@@ -1,9 +1,9 @@
 """Hardware profiles: the costs of NIC and host actions. The ideal profile has no costs, so that only links take time.
 
-The values for a protocol's hardware, with their sources, are beside its firmware. Firmware is a loop that handles one
-event after the other (`receive`, `ring`, `tick`, `fetched`, `stored`, `sent`); the actions that it takes for an event
-cost extra (`transfer`, `send`, `show`). Times are integer nanoseconds, rates integer bit/s with 0 for "takes no time",
-sizes integer bytes.
+The profile of a protocol's hardware, with the sources of its values, is beside the protocol's firmware. Firmware
+handles one event after the other (`receive`, `ring`, `tick`, `fetched`, `stored`, `sent`); its actions for an event
+cost extra (`transfer`, `send`, `show`). Times are integer nanoseconds; rates are integer bit/s, and 0 means that bytes
+take no time; sizes are integer bytes.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final
 SECOND: Final = 10**9
 
 PROCESSOR_COSTS: Final = ("receive", "ring", "tick", "fetched", "stored", "sent", "send", "transfer", "show")
-"""The fields for time of the NIC's processors."""
+"""The fields for times of the NIC's processors."""
 
 STRUCTURE_FIELDS: Final = (
     "name", "receive_ring", "receive_queues", "steering", "round_robin", "processors", "ahead", "pages_apart", "bus_burst",
     "hosted", "polled", "busy_waiting", "timeslice", "cores", "cores_per_cache",
 )  # fmt: skip
-"""The fields that describe structure, and are not costs."""
+"""The fields that describe the structure of NIC and host, and are not costs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one kind of work. fixed: nanoseconds per call. rate: bit/s; 0: bytes take no time. same_rate: rate for
-    bytes that the working core itself touched last; shared_rate: for bytes last touched by a core that shares a cache with
-    it; 0: as `rate`. Raises ValueError for negative values."""
+    """The cost of one kind of work. fixed: nanoseconds per call. rate: bit/s; 0: bytes take no time. same_rate: rate
+    for bytes that the working core itself touched last; shared_rate: for bytes last touched by a core that shares a
+    cache with it; 0: as `rate`. Raises ValueError for negative values."""
 
     fixed: int = 0
     rate: int = 0
@@ -78,11 +78,12 @@ class Profile:
     busy_waiting: bool = False
     """Waiting programs poll: a core with a program is never idle."""
     receive_queues: int = 1
-    """Receive queues of a hosted NIC, each with an interrupt of its own: queue k interrupts core k (`Protocol.steering`)."""
+    """Receive queues of a hosted NIC, each with an interrupt of its own: queue k interrupts core k
+    (`Protocol.steering`)."""
     steering: str = ""
     """Name of the hash that selects a frame's queue; empty: the protocol's default."""
     round_robin: bool = False
-    """Interrupts of all queues are distributed to the cores in turn."""
+    """The interrupts of all queues go to the cores in turn."""
     coalescing: int = 0
     """Time for which the NIC waits for further frames before an interrupt."""
 
@@ -94,9 +95,9 @@ class Profile:
     bus_transaction: int = 0
     """Overhead of each DMA transaction on the bus."""
     dma_transaction: int = 0
-    """Overhead of each transaction of the NIC's DMA engines, if it differs. 0: as `bus_transaction`."""
+    """Overhead of each transaction of the NIC's DMA engines; 0: as `bus_transaction`."""
     bus_burst: int = 0
-    """Maximum bytes of a transaction; 0: a transfer is one transaction."""
+    """Maximum bytes of a bus transaction; 0: each transfer is one transaction."""
 
     # The NIC's processors: handling of events ...
     receive: int = 0
@@ -117,10 +118,10 @@ class Profile:
     transfer: int = 0
     """Start one DMA transfer."""
     show: int = 0
-    """Return a descriptor, until it is visible to the host."""
+    """Return a descriptor and make it visible to the host."""
 
     processors: int = 1
-    """1 or 2. With 2, received frames, and the actions that they cause, have a processor of their own."""
+    """1 or 2. With 2, one processor handles received frames and the actions that they cause, the other all else."""
     receive_ring: int = 0
     """Maximum frames that wait for the processor; further frames are lost. 0: no limit."""
     ahead: int = 0
@@ -130,11 +131,13 @@ class Profile:
     fetch: int = 0
     """Set-up time of a transfer from host memory."""
     fetch_rate: int = 0
+    """Rate of transfers from host memory."""
     store: int = 0
     """Set-up time of a transfer to host memory."""
     store_rate: int = 0
+    """Rate of transfers to host memory."""
     flush: int = 0
-    """The host's core flushes the buffer between bus and memory after a transfer, before it uses the data."""
+    """Time of the host's core to flush the buffer between bus and memory after a transfer, before it uses the data."""
 
     def __post_init__(self) -> None:
         for key in self.__slots__:

@@ -1,7 +1,7 @@
 """Layout of generated Python source, as ruff formats it: literals, and long lines folded at their brackets.
 
-A line that is too long is broken after a bracket. The arguments of a call share a line if they fit; otherwise, and in all
-other brackets, every item has a line of its own.
+A line that is too long is broken after a bracket. The arguments of a call share a line if they fit; otherwise, and in
+all other brackets, every item has a line of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fold(line: str) -> list[str]:
         return [line]
     indent = line[: len(line) - len(line.lstrip())]
     targets, equals, value = line.partition(" = ")
-    if equals and "(" not in targets and len(_items(targets)) > 1:  # several targets of one value
+    if equals and "(" not in targets and len(_items(targets)) > 1:  # an assignment to several targets
         if len(f"{targets} = (") <= WIDTH:
             return [f"{targets} = (", f"{indent}{_INDENT}{value}", f"{indent})"]
         return _group(indent, "(", targets.strip(), f") = {value}", one_per_line=True)
@@ -45,7 +45,7 @@ def fold(line: str) -> list[str]:
             if depth == 0:
                 groups.append([position, len(line)])
             depth += 1
-        elif char in _CLOSE and depth:  # a bracket that another line has opened does not count
+        elif char in _CLOSE and depth:  # without depth, the bracket was opened on an earlier line
             depth -= 1
             if depth == 0:
                 groups[-1][1] = position
@@ -84,7 +84,7 @@ def _strings(text: str) -> list[str]:
 
 
 def _code(text: str) -> Iterator[tuple[int, str]]:
-    """Yield positions and characters outside of strings."""
+    """Yield the position and the character of all text outside of string literals."""
     quote, skip = "", False
     for position, char in enumerate(text):
         if skip:

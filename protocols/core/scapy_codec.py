@@ -3,9 +3,9 @@
 It is about a hundred times slower than the generated codec. Tests use it to show that both agree, for single frames and
 for complete exchanges on a wire. No production module imports it; a protocol's `by_scapy` loads it on demand.
 
-Firmware may take the codec as a parameter (`scapy_codec`). For other firmware, `by_scapy` makes NICs between whose firmware
-and wire Scapy dissects every frame and rebuilds it from its fields, with lengths and checksums of its own: a disagreement
-between firmware and layers shows in the frames on the wire.
+Firmware may take the codec as a parameter (`scapy_codec`). Other firmware is wrapped (`by_scapy`): between firmware and
+wire, Scapy dissects every frame and rebuilds it from its fields, with newly computed lengths and checksums. If firmware
+and layers disagree, the frames on the wire differ.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from scapy.packet import NoPayload, Packet, Raw
 
 from protocols.core.firmware import Adapter, Agent, Buffer, Firmware, Nic, Plug
 from protocols.core.formats import Format, Part, Stack, Word
-from protocols.core.frames import trailing
+from protocols.core.frames import trailing_size
 from protocols.core.malformed import MalformedError
 
 Value = int | bytes
 Rebuild = Callable[[Buffer], bytes]
 
-_ETHERNET = 14
-_CHECK = 4
+_ETHERNET_SIZE = 14
+_CHECK_SIZE = 4
 
 
 def scapy_codec(frames: ModuleType) -> ModuleType:
@@ -77,7 +77,7 @@ def _build(format_: Format, stack: Stack, values: Mapping[Part, Value | Buffer],
     for part, value in values.items():
         headers[part.layer].setfieldval(part.field.name, value.hex(":") if isinstance(value, bytes) else value)
     raw = bytes(reduce(truediv, [*headers.values(), Raw(payload)] if payload else headers.values()))
-    return raw[: len(raw) - trailing(headers)]
+    return raw[: len(raw) - trailing_size(headers)]
 
 
 def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | Buffer, ...]:
@@ -92,10 +92,10 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | Buffer,
         end = stack.size + int(values[length[1]])
     elif format_.trailer:
         end = stack.size
-    if end + (_CHECK if format_.trailer else 0) > len(raw):
+    if end + (_CHECK_SIZE if format_.trailer else 0) > len(raw):
         raise MalformedError(length[1].field.name if length else "short")
     if format_.trailer:
-        expected = bytes(raw[: end + _CHECK])
+        expected = bytes(raw[: end + _CHECK_SIZE])
         if _build(format_, stack, values, expected[stack.size : end]) != expected:
             raise MalformedError("check")
     if check := format_.find(stack, format_.check):
@@ -126,7 +126,8 @@ def _select(stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
 
 
 def by_scapy(plug: Plug, *frames: ModuleType) -> Plug:
-    """Wrap a plug such that Scapy rebuilds every frame. frames: modules with the layers of all frames that its NICs send."""
+    """Wrap a plug such that Scapy rebuilds every frame that its NICs send or receive. frames: modules with the layers
+    of these frames."""
     rebuild_frame = partial(rebuild, {module.__name__ for module in frames})
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
@@ -137,10 +138,10 @@ def by_scapy(plug: Plug, *frames: ModuleType) -> Plug:
 
 
 def rebuild(modules: Container[str], frame: Buffer) -> bytes:
-    """Dissect a frame with Scapy and rebuild it from its fields. modules: names of the modules whose layers compute their
-    lengths and checksums anew."""
+    """Dissect a frame with Scapy and rebuild it from its fields. modules: names of the modules whose layers compute
+    their lengths and checksums anew."""
     raw = bytes(frame)
-    if len(raw) < _ETHERNET:
+    if len(raw) < _ETHERNET_SIZE:
         return raw
     packet: Packet = Ether(raw)
     layer = packet.payload
@@ -188,8 +189,8 @@ class _RebuildingNic:
 
 
 class _RebuildingFirmware:
-    """Firmware that receives the frames rebuilt by Scapy. An invalid frame, which Scapy would build differently, is passed
-    unchanged."""
+    """Firmware that receives frames as rebuilt by Scapy. A frame that Scapy builds differently is invalid, and is
+    passed unchanged, so that the firmware rejects it."""
 
     __slots__ = ("_firmware", "_rebuild")
 

@@ -1,4 +1,4 @@
-"""Split drivers: firmware and host library of a protocol in two processes.
+"""Split drivers: the firmware and the host library of a protocol in two processes.
 
 The processes share only the NIC's descriptor memory, the host's pinned memory, and numbers: doorbells in one direction,
 returned descriptors in the other. The host is not trusted: firmware reads a descriptor once and uses the copy. A host
@@ -28,7 +28,7 @@ class HostSlot(NamedTuple):
 
 
 class SharedActions(Protocol):
-    """`FirmwareActions` of a NIC with several hosts."""
+    """`FirmwareActions` of a NIC that several hosts share, each in a slot."""
 
     __slots__ = ()
 
@@ -61,12 +61,13 @@ class SharedNic(Protocol):
         ...
 
     def attach(self, now: int, host: int, memory: SharedDmaMemory, descriptors: memoryview) -> OnDoorbell:
-        """Attach a host to a slot. memory: the host's memory. descriptors: NIC memory that the host writes, too."""
+        """Attach a host to a slot. host: number of the slot. memory: the host's memory. descriptors: descriptor memory
+        of the NIC, which the host writes, too."""
         ...
 
     def detach(self, now: int, host: int, incarnation: int) -> None:
-        """Detach a host that has ended or is no longer trusted; its memory is not accessed afterwards. incarnation: the
-        next incarnation, for a NIC that must restart and notify its peers."""
+        """Detach the host of a slot, which has ended or has passed invalid descriptors; its memory is not accessed
+        afterwards. incarnation: the next incarnation, for a NIC that must restart and notify its peers."""
         ...
 
 
@@ -74,9 +75,9 @@ class SharedNic(Protocol):
 class SplitDriver:
     """A protocol's split driver.
 
-    descriptors: bytes of descriptor memory per host. max_in_flight: maximum doorbells, and maximum returned descriptors, in
-    flight per host. nic: makes a NIC without hosts. host: makes the host library of a slot, given its descriptor memory.
-    hosts: maximum slots.
+    descriptors: bytes of descriptor memory per host. max_in_flight: maximum doorbells in flight per host, and maximum
+    returned descriptors. nic: makes a NIC without hosts. host: makes the host library of a slot, given the slot's
+    descriptor memory. hosts: maximum number of slots.
     """
 
     descriptors: int

@@ -9,11 +9,11 @@ from typing import Final, Generic, TypeVar
 Key = TypeVar("Key", bound=Hashable)
 
 _SLACK: Final = 64
-"""Stale heap entries, beyond as many as there are timers, before the heap is rebuilt."""
+"""The heap is rebuilt when its stale entries exceed the valid ones by more than this; checked at every 64th `set`."""
 
 
 class Timers(Generic[Key]):
-    """At most one deadline per key, in integer nanoseconds. The cost of setting a timer hardly grows with their number.
+    """Deadlines in integer nanoseconds, at most one per key. Setting a timer costs O(log n) for n timers.
 
     deadline: the earliest one; None without timers.
     """
@@ -30,7 +30,7 @@ class Timers(Generic[Key]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[tuple[Key, int]]:
-        """Yield every pending key with its deadline."""
+        """Yield every key that has a deadline, with the deadline."""
         return ((key, deadline) for key, (deadline, _, _) in self._entries.items())
 
     def __contains__(self, key: object) -> bool:
@@ -43,7 +43,7 @@ class Timers(Generic[Key]):
         count = len(entries)
         entries[key] = entry = (deadline, number, key)
         heappush(heap, entry)
-        if len(entries) == count:  # it replaces an earlier one of the key
+        if len(entries) == count:  # the key had a deadline, which may have been the earliest
             self._find_earliest()
         elif earliest is None or deadline < earliest:
             self.deadline = deadline
@@ -53,7 +53,7 @@ class Timers(Generic[Key]):
             heapify(heap)
 
     def cancel(self, key: Key) -> None:
-        """Cancel the key's deadline; the key need not be pending."""
+        """Cancel the key's deadline, if it has one."""
         entry = self._entries.pop(key, None)
         if entry is not None and entry[0] == self.deadline:
             self._find_earliest()
@@ -70,7 +70,7 @@ class Timers(Generic[Key]):
         return keys
 
     def _find_earliest(self) -> None:
-        """Set the deadline anew, and remove the stale entries before its own."""
+        """Set `deadline` to the earliest one, after removing the stale entries at the top of the heap."""
         heap, entries = self._heap, self._entries
         while heap:
             deadline, number, key = heap[0]

@@ -133,7 +133,7 @@ class RoutedFirmware:
         return {**self.firmware.counter_values(), **self._router.counters, **mapping}
 
     def pending_work(self) -> list[str]:
-        unmapped = [] if self._router.is_mapped else ["no map of the network has come yet"]
+        unmapped = [] if self._router.is_mapped else ["no map of the network has arrived yet"]
         return [*self.firmware.pending_work(), *unmapped]
 
 

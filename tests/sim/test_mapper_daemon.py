@@ -38,7 +38,7 @@ def test_mapper_daemons_install_the_same_routes_as_mappers_in_the_firmware(profi
 
 
 def test_without_a_mapper_messages_fail_for_want_of_routes() -> None:
-    with pytest.raises(testbed.TestbedError, match="no map of the network has come yet"):
+    with pytest.raises(testbed.TestbedError, match="no map of the network has arrived yet"):
         testbed.run(
             Cluster.ring(4, kind="myrinet"), "am-random", protocol="am2", mode="sim", firmware={"mapper": "daemon"},
             settings={"requests": 1}, timeout=5,

@@ -1,2 +1,2 @@
-"""AM-II's host library: AM-2's bundles, endpoints, handlers and translations, and the segment driver, which is the
-kernel's part."""
+"""AM-II's host library: AM-2's bundles, endpoints, handlers and translations; and the segment driver, which is the part
+of the host's kernel."""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class Bundle:
-    """One bundle (eb_t), allocated by the library. parallel: AM_PAR, several tasks may wait for it at a time; otherwise
-    AM_SEQ, one task."""
+    """One bundle (eb_t), allocated by the library. parallel: AM_PAR, several tasks may wait for the bundle at a time;
+    otherwise AM_SEQ, one task."""
 
     def __init__(self, library: ActiveMessages, parallel: bool) -> None:
         """For the library only."""
@@ -23,7 +23,7 @@ class Bundle:
         self.parallel: Final = parallel
         self.endpoints: Final[list[Endpoint]] = []
         self.change: Completion[None] | None = None
-        """The completion of the next change, which waiting tasks share; None: no task waits."""
+        """Completion of the next change, shared by the waiting tasks; None: no task waits."""
         self._waiters = 0  # tasks in `wait`
 
     def allocate_endpoint(self) -> Endpoint:
@@ -37,7 +37,8 @@ class Bundle:
         return endpoint
 
     def move(self, endpoint: Endpoint) -> None:
-        """AM_MoveEndpoint: move an endpoint from another bundle of this node to this one."""
+        """AM_MoveEndpoint: move an endpoint from another bundle of this node to this one. Raises ValueError for an
+        endpoint of another node."""
         if endpoint.library is not self.library:
             raise ValueError("an endpoint cannot be moved to a bundle of another node")
         endpoint.bundle.endpoints.remove(endpoint)
@@ -57,15 +58,15 @@ class Bundle:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `poll` would now handle a message at an endpoint whose event mask selects it; otherwise as
+        """Whether `poll` would now handle a message at an endpoint whose event mask selects messages. See
         `Endpoint.is_ready`."""
-        ready = [endpoint.is_ready for endpoint in self.endpoints if endpoint.has_events]
+        ready = [endpoint.is_ready for endpoint in self.endpoints if endpoint.has_events]  # all: it loads them
         return any(ready)
 
     async def wait(self) -> None:
-        """AM_WaitSema: wait until `poll` would handle a message at an endpoint whose event mask selects it. Raises
-        RuntimeError if another task waits and the bundle is not parallel, and ValueError if no event mask selects an
-        event."""
+        """AM_WaitSema: wait until `poll` would handle a message at an endpoint whose event mask selects messages.
+        Raises RuntimeError if another task waits and the bundle is not parallel, and ValueError if no event mask
+        selects an event."""
         if not any(endpoint.has_events for endpoint in self.endpoints):
             raise ValueError("no endpoint's event mask selects an event: this would wait forever")
         if self._waiters and not self.parallel:

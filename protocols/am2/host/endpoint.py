@@ -1,4 +1,4 @@
-"""Endpoints: a program sends active messages from them, and sets handlers for messages to them.
+"""Endpoints, from which a program sends active messages, and for which it sets message handlers.
 
 In AM-2, a request names a handler of its destination endpoint. That handler may send one reply, which names a handler
 of the requesting endpoint. Handlers are plain functions, called in sequence when the program polls.
@@ -31,26 +31,26 @@ class Events(IntFlag):
     NONE = 0
     """AM_NOEVENTS."""
     NOT_EMPTY = 1
-    """AM_NOTEMPTY: a message has arrived and is not handled yet, or one was returned."""
+    """AM_NOTEMPTY: a message has arrived, or was returned, and is not handled yet."""
 
 
 class Endpoint(SendSide):
     """One endpoint (ep_t), allocated by its bundle.
 
     Delivery guarantees: each message is handled once, or returned to its sender's error handler; only a message
-    returned as `Status.UNREACHABLE`, or `Status.ABANDONED`, may have been handled as well. A request ends once: by its
-    reply, or by its return. A request that was accepted by an endpoint is returned when the sender is notified that the
-    endpoint no longer exists, that its NIC has restarted, or that the reply was given up, and when that NIC answers no
-    keepalive. The program ends requests to a program that is only slow by `abandon`. Messages are not ordered, not even
-    from one endpoint to another.
+    returned as `Status.UNREACHABLE` or `Status.ABANDONED` may have been handled as well. A request ends once: by its
+    reply, or by its return. An accepted request is returned when the sender is notified that the destination endpoint
+    no longer exists, that its NIC has restarted, or that the reply was given up; and when that NIC acknowledges no
+    keepalive. A program that is merely slow to reply is none of these: call `abandon` to end requests to it. Messages
+    are not ordered, not even from one endpoint to another.
 
-    At most `Settings.credits` (4) requests to one other endpoint can be without a reply; `request` then waits for a reply,
-    and meanwhile handles messages that arrive at any endpoint of the bundle. Data to be sent is copied; its buffer may be
-    reused when the call returns.
+    At most `Settings.credits` (4) requests to one other endpoint can be unanswered. A further `request` waits for a
+    reply, and meanwhile handles messages that arrive at any endpoint of the bundle. Data to be sent is copied; the
+    program may reuse its buffer when the call returns.
 
-    The initial tag accepts no requests (`endpoint_names.NONE`): set a tag before other endpoints send requests. Replies are
-    accepted without a tag of this endpoint, since they carry the tag of their request. An exception of a handler passes
-    through `poll` to its caller; the message counts as handled.
+    The initial tag accepts no requests (`endpoint_names.NONE`): set a tag before other endpoints send requests. Replies
+    are accepted whatever this endpoint's tag is, since they carry the tag of their request. `poll` passes an exception
+    of a handler to its caller; the message counts as handled.
     """
 
     def __init__(self, library: ActiveMessages, bundle: Bundle, number: int, last_request: int) -> None:
@@ -60,15 +60,15 @@ class Endpoint(SendSide):
         self.inbox: Final = Inbox(self, library.settings.handlers, library.max_medium)
         self.backing: Final = memoryview(bytearray(layout.SIZE))
         """Page of the endpoint while it is not resident."""
-        self.used = 0
-        """Value of the library's `used` at the endpoint's last use."""
+        self.last_use = 0
+        """Value of the library's `use_count` at the endpoint's last use."""
         self._tag = NONE
         self._mask = Events.NOT_EMPTY
         self.has_events = True
         """Whether the event mask selects an event; cached, since tests of flags are slow."""
         self._segment: memoryview | None = None
         self._mapped_segment: memoryview | None = None  # the NIC writes bulk messages there
-        self._doubtful_requests: list[int] = []  # unreachable requests, whether accepted or not
+        self._doubtful_requests: list[int] = []  # requests to be ended if the page shows that they were accepted
         self._change: Completion[None] | None = None
 
     # Identity.
@@ -76,7 +76,8 @@ class Endpoint(SendSide):
     @property
     def tag(self) -> int:
         """AM_GetTag, AM_SetTag: the tag that requests must carry to be accepted, 64 bits; `endpoint_names.ANY` accepts
-        all, `endpoint_names.NONE` none. A change does not affect messages that have arrived."""
+        all, `endpoint_names.NONE` none. A change does not affect messages that have arrived. Raises ValueError for an
+        invalid tag."""
         return self._tag
 
     @tag.setter
@@ -89,8 +90,8 @@ class Endpoint(SendSide):
     @property
     def segment(self) -> memoryview | None:
         """AM_GetSeg, AM_SetSeg: writable memory that receives bulk messages; None: bulk messages are returned to their
-        senders. A bulk message is written packet by packet before its handler is called; a returned one may have been
-        written in part."""
+        senders. A bulk message is written packet by packet before its handler is called; a part of a returned one may
+        have been written. Raises ValueError for read-only memory, and MemoryError."""
         return self._segment
 
     @segment.setter
@@ -106,9 +107,10 @@ class Endpoint(SendSide):
     # Handlers.
 
     def set_handler(self, number: int, handler: Handler | None) -> None:
-        """AM_SetHandler: set the handler of messages that name this number, 1 to 255; None removes it. It is called as
-        ``handler(token, *arguments)`` for short messages, and as ``handler(token, data, *arguments)`` for medium and
-        bulk ones. The data of a medium message is valid while the handler runs; that of a bulk message is in the segment."""
+        """AM_SetHandler: set the handler of messages that name this number, 1 to 255; None removes the handler. It is
+        called as ``handler(token, *arguments)`` for short messages, and as ``handler(token, data, *arguments)`` for
+        medium and bulk ones. The data of a medium message is valid while the handler runs; that of a bulk message is in
+        the segment. Raises ValueError for an invalid number."""
         if not 1 <= number < len(self.inbox.handlers):
             raise ValueError(f"handler must be 1 to {len(self.inbox.handlers) - 1}, got {number}")
         self.inbox.handlers[number] = handler
@@ -124,8 +126,8 @@ class Endpoint(SendSide):
 
     @property
     def error_handler(self) -> ErrorHandler | None:
-        """AM-2's handler 0: called with each returned message (`am_errors.Returned`). It may not send. If it is None, `poll`
-        raises ReturnedError."""
+        """AM-2's handler 0: called with each returned message (`am_errors.Returned`). It may not send. If it is None,
+        `poll` raises ReturnedError."""
         return self.inbox.error_handler
 
     @error_handler.setter
@@ -133,7 +135,8 @@ class Endpoint(SendSide):
         self.inbox.error_handler = handler
 
     def unanswered(self, index: int) -> list[tuple[int, tuple[int, ...]]]:
-        """Return handlers and arguments of the requests to this destination whose reply, or return, has not been handled."""
+        """Return the handlers and arguments of the requests to this destination whose reply or return has not been
+        handled."""
         destination = self._destination(index)
         pending = [
             (handler, arguments)
@@ -151,24 +154,25 @@ class Endpoint(SendSide):
 
     async def request(self, index: int, handler: int, *arguments: int) -> None:
         """AM_RequestM: wait for a credit and room, and send a short request. Handles messages that arrive at the bundle
-        meanwhile. Otherwise as `try_request`."""
+        meanwhile. Arguments and errors: see `try_request`."""
         while not self.try_request(index, handler, *arguments):
             await self.wait_for_room(index)
 
     async def request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> None:
-        """AM_RequestIM: as `request`, with data; see `try_request_medium`."""
+        """AM_RequestIM: send as `request`, with data for the handler; see `try_request_medium`."""
         while not self.try_request_medium(index, handler, data, *arguments):
             await self.wait_for_room(index)
 
     async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
-        """AM_RequestXferM: as `request`, with data for the destination's segment; see `try_request_bulk`."""
+        """AM_RequestXferM: send as `request`, with data for the destination's segment; see `try_request_bulk`."""
         while not self.try_request_bulk(index, handler, data, offset, *arguments):
             await self.wait_for_room(index)
 
     def abandon(self, index: int) -> int:
-        """End the requests to this destination that were accepted and have no reply; return their number. They are passed to
-        the error handler as `Status.ABANDONED`, and return their credits. Later replies are dropped. Requests that the NIC
-        is still sending end as usual. If the endpoint is not resident, returns 0, and loads it."""
+        """End the requests to this destination that were accepted and have no reply; return their number. The next poll
+        passes them to the error handler as `Status.ABANDONED`. Their credits are available at once, and later replies
+        are dropped. Requests that the NIC is still sending end as usual. If the endpoint is not resident, returns 0,
+        and loads it."""
         destination = self._destination(index)
         if self.outbox.page is None:
             self.library.driver.fault(self)  # the page shows which requests were accepted
@@ -186,8 +190,8 @@ class Endpoint(SendSide):
         return len(numbers)
 
     async def wait_for_room(self, index: int) -> None:
-        """Handle messages that have arrived at the bundle. If there are none, wait for a change, such as a credit, room, or
-        an arrived message."""
+        """Handle messages that have arrived at the bundle. If there are none, wait for a change, such as a credit,
+        room, or an arrived message."""
         if self.bundle.handle():
             return
         destination = self._destination(index)
@@ -197,9 +201,9 @@ class Endpoint(SendSide):
             if self.outbox.has_room(_REQUEST):
                 return
             self.outbox.request_notification()
-        ready = [endpoint.is_ready for endpoint in self.bundle.endpoints]
+        ready = [endpoint.is_ready for endpoint in self.bundle.endpoints]  # no early exit: `is_ready` loads endpoints
         if any(ready):
-            return  # an endpoint has become resident in this call
+            return
         if self.outbox.page is None or not (destination.credits and self.outbox.has_room(_REQUEST)):
             await self.bundle.next_change(
                 "a credit, or room, to send to endpoint %s of node %s", destination.endpoint, destination.node
@@ -209,8 +213,8 @@ class Endpoint(SendSide):
 
     def poll(self, limit: int | None = None) -> Coroutine[Completion[None], None, int]:
         """AM_Poll, awaited: call the handlers of at most `limit` messages that have arrived, replies first, and return
-        the number of messages. If there are none, lets the NIC and other tasks run first, which takes model time in a
-        simulation. A non-resident endpoint is loaded, and handles nothing until it is resident.
+        the number of messages. If there are none, lets the NIC and other tasks run first, which takes simulated time in
+        a simulation. A non-resident endpoint is loaded, and handles nothing until it is resident.
 
         Raises RuleError within a handler, and if the previous poll was not awaited; ReturnedError; and the exceptions
         of handlers.
@@ -218,7 +222,8 @@ class Endpoint(SendSide):
         return self.library.poll(self.handle, limit)
 
     def handle(self, limit: int | None = None) -> int:
-        """Poll without letting the NIC and other tasks run, for callers with their own loop, such as MPI's device."""
+        """Poll without letting the NIC and other tasks run, for callers with a loop of their own, such as MPI's device.
+        Returns the number of messages handled; errors as for `poll`."""
         inbox = self.inbox
         if not (inbox.replies or inbox.requests or inbox.unanswered):
             if self._must_load:
@@ -242,7 +247,7 @@ class Endpoint(SendSide):
 
     @property
     def event_mask(self) -> Events:
-        """AM_GetEventMask, AM_SetEventMask: the events that `wait` waits for."""
+        """AM_GetEventMask, AM_SetEventMask: the events for which `wait` waits."""
         return self._mask
 
     @event_mask.setter
@@ -253,8 +258,8 @@ class Endpoint(SendSide):
 
     async def wait(self) -> None:
         """AM_WaitSema: wait until `poll` would handle a message. Raises ValueError if the event mask selects nothing.
-        Several tasks may wait; all are woken. Continues to wait if another task handles the message first: `poll`, and
-        requests that wait for room, handle messages of the whole bundle."""
+        Several tasks may wait, and all are woken. A task continues to wait if another task handles the message first;
+        requests that wait for room handle messages of the whole bundle."""
         if not self.has_events:
             raise ValueError("the event mask selects nothing: this would wait forever")
         while not self.is_ready:
@@ -280,7 +285,7 @@ class Endpoint(SendSide):
 
     def free(self) -> None:
         """AM_FreeEndpoint: free the endpoint. Its unanswered messages are given up; messages to it are returned to
-        their senders."""
+        their senders. Raises ValueError within a handler of the endpoint."""
         self.library.free(self)
 
     # For the library.
@@ -320,7 +325,8 @@ class Endpoint(SendSide):
         return self.outbox.bulk_data.get(subject)
 
     def bulk_data(self, offset: int, length: int) -> memoryview:
-        """Return the part of the segment that a bulk message has filled."""
+        """Return the bytes of the segment that a bulk message has filled. If the NIC has written them to other memory,
+        they are copied first."""
         segment, mapped_segment = self._segment, self._mapped_segment
         if segment is None or mapped_segment is None:
             return memoryview(b"")
@@ -330,8 +336,7 @@ class Endpoint(SendSide):
 
     @property
     def has_doubtful_requests(self) -> bool:
-        """Whether requests may have ended that only the page, when it is accessible again, can tell from requests in
-        flight."""
+        """Whether requests are to be ended as soon as the page is accessible and shows which of them are in flight."""
         return bool(self._doubtful_requests)
 
     def awaits(self, node: int) -> bool:
@@ -339,8 +344,8 @@ class Endpoint(SendSide):
         return any(destination.node == node for destination, _, _ in self.outbox.pending.values())
 
     def abandon_unreachable(self, node: int, endpoint: int | None = None) -> None:
-        """End the accepted requests to a NIC that has restarted or is unreachable, or to its destroyed endpoint, which will
-        not be replied to. This NIC returns the requests that were not accepted."""
+        """End the accepted requests to a NIC that has restarted or is unreachable, or to its destroyed endpoint: they
+        will get no reply. This node's NIC returns the requests that were not accepted."""
         self._abandon(
             number
             for number, (destination, _, _) in self.outbox.pending.items()
@@ -348,8 +353,8 @@ class Endpoint(SendSide):
         )
 
     def abandon_replied(self, request: int, node: int) -> None:
-        """End a request to a node whose reply was given up, as `abandon_unreachable`. request: its number's low bits
-        (`page.REQUEST_MASK`)."""
+        """End an accepted request whose reply was given up. request: low bits of the request's number
+        (`page.REQUEST_MASK`). node: the destination's."""
         self._abandon(
             number
             for number, (destination, _, _) in self.outbox.pending.items()
@@ -397,7 +402,7 @@ class Endpoint(SendSide):
             layout.set_address(page, layout.SEND_STAGING, memory.address_of(self.outbox.staging))
             layout.set_address(page, layout.RECEIVE_STAGING, memory.address_of(self.inbox.staging))
             length = len(self._segment) if self._segment is not None else 0
-            # The NIC may read while the address changes: until then the length is that of the shorter segment.
+            # The NIC may read while the address changes: meanwhile the length is that of the shorter segment.
             layout.set_segment_length(page, min(length, layout.segment_length(page)))
             layout.set_address(page, layout.SEGMENT, memory.address_of(self._mapped_segment))
             layout.set_segment_length(page, length)

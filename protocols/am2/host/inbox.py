@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., object]
 """``handler(token, *arguments)`` for short messages, ``handler(token, data, *arguments)`` for others; data is a view of
-the staging area, or of the endpoint's segment."""
+the staging area (medium) or of the endpoint's segment (bulk)."""
 ErrorHandler = Callable[[Returned], object]
 
 _SLOT_OFFSETS: Final = layout.SLOT_OFFSETS
@@ -28,14 +28,14 @@ _NEXT_SLOT: Final = tuple((slot & ~15) | (slot + 1 & 15) for slot in range(layou
 _REPLY: Final = 1
 _NO_DATA: Final = memoryview(b"")
 _MAX_RETURNED_ARGUMENTS: Final = layout.MAX_ARGUMENTS - 2
-"""Arguments of a request that fit into the library's reply that returns it."""
+"""Maximum arguments of a request in the library's reply that returns the request."""
 
 
 class Inbox:
     """Receive side of one endpoint. page: the present location of the rings; None: the host may not access them.
-    requests, replies: numbers of arrived and unhandled messages. unanswered: requests that have ended without a reply, to
-    be passed to the error handler. stray_replies: number of replies to requests that were not sent, or have ended. offset,
-    total: fields of the request with data that is being handled. staging: data of medium messages, by slot."""
+    requests, replies: numbers of arrived and unhandled messages. unanswered: requests that have ended without a reply,
+    and must be passed to the error handler. stray_replies: number of replies to requests that were not sent or have
+    ended. offset, total: fields of the last request with data. staging: data of medium messages, by slot."""
 
     __slots__ = (
         "_endpoint",
@@ -58,16 +58,17 @@ class Inbox:
         "unanswered",
     )  # fmt: skip
 
-    def __init__(self, endpoint: Endpoint, handlers: int, medium: int) -> None:
+    def __init__(self, endpoint: Endpoint, handler_count: int, max_medium: int) -> None:
+        """max_medium: maximum bytes of a medium message's data."""
         self._endpoint = endpoint
-        self._max_medium = medium
+        self._max_medium = max_medium
         self._pending = endpoint.outbox.pending
         self._observer = endpoint.outbox.observer
         self._token = Token(endpoint)
         self._origin = self._token.origin
         self._next_request = layout.ARRIVED_REQUESTS
         self._next_reply = layout.ARRIVED_REPLIES
-        self.handlers: Final[list[Handler | None]] = [None] * handlers
+        self.handlers: Final[list[Handler | None]] = [None] * handler_count
         self.error_handler: ErrorHandler | None = None
         self.page: memoryview | None = None
         self.requests = 0
@@ -83,7 +84,8 @@ class Inbox:
         return self.page is not None
 
     def handle_next(self) -> bool:
-        """Handle one message. Returns False if there is none, or if a request must wait for room for its reply."""
+        """Handle one message. Returns False if there is none, if the page is not accessible, or if a request must wait
+        for room for its reply."""
         page = self.page
         if page is None:
             return False
@@ -104,7 +106,7 @@ class Inbox:
         return True
 
     def _handle_reply(self, page: memoryview) -> None:
-        """Handle the oldest reply, or returned message."""
+        """Handle the oldest entry of the reply ring: a reply, or a message that the NIC has returned."""
         slot = self._next_reply
         entry_offset = _SLOT_OFFSETS[slot]
         (
@@ -183,8 +185,7 @@ class Inbox:
         self, state: int, page: memoryview, slot: int, number: int, form: int, length: int, offset: int, total: int,
         arguments: tuple[int, ...],
     ) -> None:  # fmt: skip
-        """Call a message's handler, and free the message's entry. state: state of the token. number: number of the
-        handler."""
+        """Call a message's handler, and free the message's entry. state: of the token. number: the handler's."""
         token, endpoint, entry_offset = self._token, self._endpoint, _SLOT_OFFSETS[slot]
         library = endpoint.library
         handler = self.handlers[number] if number < len(self.handlers) else None
@@ -248,7 +249,7 @@ class Inbox:
         self._report_return(Returned(Status(status), False, name, number, tuple(arguments), message, _NO_DATA))
 
     def _handle_nic_return(self, page: memoryview, status: int, slot: int) -> None:
-        """Handle a message that the NIC has returned. slot: in the outbox."""
+        """Handle a message that the NIC has returned. slot: the message's slot in a send ring."""
         entry_offset, outbox = _SLOT_OFFSETS[slot], self._endpoint.outbox
         (
             _, _, node, length, _, incarnation, form, flags, number, count, _, endpoint, _, message, _, _,
@@ -259,9 +260,9 @@ class Inbox:
             if self._observer is not None:
                 request = RequestName(node, incarnation, endpoint, message)
                 self._observer.reply_returned(self._endpoint.name.endpoint, request, Status(status).words)
-            must_report = number != LIBRARY_HANDLER or count > 0  # otherwise the reply has only returned a credit
+            must_report = number != LIBRARY_HANDLER or count > 0  # otherwise the reply only returned a credit
         elif (pending := self._pending.pop(message, None)) is None:
-            must_report = False  # the request has been replied to, and only acknowledgements were lost
+            must_report = False  # the request has ended by its reply; only acknowledgements were lost
         else:
             pending[0].credits += 1
             must_report = True
@@ -275,7 +276,7 @@ class Inbox:
             page[entry_offset] = layout.FREE
 
     def give_up(self, number: int, status: Status = Status.UNREACHABLE) -> None:
-        """End a request without a reply. number: the request's."""
+        """End a request without a reply; the next `handle_next` reports it. number: the request's."""
         destination, handler, arguments = self._pending.pop(number)
         destination.credits += 1
         self.unanswered.append(Returned(status, False, destination.name, handler, arguments, number, _NO_DATA))

@@ -1,7 +1,7 @@
 """AM-II's host library of one node, the entry point for programs (the local part of AM_Init).
 
 async def program(am, node):
-    endpoint = am.allocate_bundle().allocate_endpoint()    # EndpointName(node.number, 0), since it is the first one
+    endpoint = am.allocate_bundle().allocate_endpoint()    # the first one of the node: EndpointName(am.node, 0)
     endpoint.tag = 7
     endpoint.set_handler(1, lambda token, word: token.reply(2, word + 1))
     endpoint.set_handler(2, lambda token, word: print(word))
@@ -38,7 +38,7 @@ _SLOTS: Final = layout.SLOTS
 _ARRIVED_REQUESTS: Final = layout.ARRIVED_REQUESTS
 _ARRIVED_REPLIES: Final = layout.ARRIVED_REPLIES
 _MASK: Final = 0xFFFF_FFFF
-_MULTIPLIER: Final = 0x9E37_79B1  # from the golden ratio: its multiples spread evenly
+_MULTIPLIER: Final = 0x9E37_79B1  # from the golden ratio: its multiples are spread evenly
 
 
 class ResourceError(ActiveMessageError):
@@ -48,9 +48,10 @@ class ResourceError(ActiveMessageError):
 class ActiveMessages(Host):
     """A node's endpoints and bundles. Implements `protocols.active_messages.am_interface.ActiveMessages`.
 
-    node: this node's number. address: its NIC's MAC. size: number of nodes. incarnation: incarnation of the NIC (`Adapter`).
-    host_slot: this process's slot, if several share the NIC. is_restarted: the NIC has restarted, or another process has had
-    the slot. handling_endpoint: the endpoint whose handler is running, or None. observer: notified of all messages.
+    node: this node's number. address: MAC address of the NIC. size: number of nodes. incarnation: of the NIC
+    (`Adapter`). host_slot: this process's slot, if several processes share the NIC. is_restarted: the NIC has
+    restarted, or another process has had the slot. handling_endpoint: the endpoint whose handler is running, or None.
+    observer: notified of all messages.
     """
 
     def __init__(
@@ -72,32 +73,33 @@ class ActiveMessages(Host):
         self.is_restarted: Final = adapter.is_restarted or host_slot.turn > 1
         self._first_number = host_slot.number * settings.numbers_per_host
         self.max_short: Final = layout.MAX_ARGUMENTS
-        """AM_MaxShort: number of arguments."""
+        """AM_MaxShort: maximum number of arguments."""
         self.max_medium: Final = settings.medium
-        """AM_MaxMedium: bytes of data, limited by the MTU."""
+        """AM_MaxMedium: maximum bytes of data, limited by the MTU."""
         self.max_bulk: Final = 0xFFFF_FFFF
-        """AM_MaxLong, AM_MaxSegLength: bytes."""
+        """AM_MaxLong, AM_MaxSegLength: maximum bytes of a bulk message and of a segment."""
         self.driver: Final = SegmentDriver(nic, memory, settings, self)
         self.bundles: Final[list[Bundle]] = []
         self.handling_endpoint: Endpoint | None = None
         self.observer: Observer | None = None
-        self.used = 0
+        self.use_count = 0
         """Number of uses of endpoints, by which the least recently used endpoint is found."""
         self._has_unawaited_poll = False
         self._endpoints: dict[int, Endpoint] = {}
         self._releasing: set[int] = set()  # freed endpoints that the NIC has not released yet
-        # By number of a freed endpoint, the number of its last request: a late reply must not match a request of the next
-        # endpoint with that number. So request numbers also begin with another value in each process of a host slot.
+        # Number of the last request of each freed endpoint, by the endpoint's number: a late reply must not match a
+        # request of the next endpoint with that number. For the same reason, the successive processes of a host slot
+        # begin with different request numbers.
         self._last_requests: dict[int, int] = {}
         self._next_index = 0
 
     @property
     def window(self) -> int:
-        """Maximum number of requests without a reply to another endpoint."""
+        """Maximum number of unanswered requests to another endpoint."""
         return self.settings.credits
 
     def medium_room(self, words: int) -> int:  # noqa: ARG002
-        """Return the maximum bytes of data of a medium message, which its words do not reduce."""
+        """Return the maximum bytes of data of a medium message; its words do not reduce them."""
         return self.max_medium
 
     def allocate_bundle(self, *, parallel: bool = True) -> Bundle:
@@ -107,10 +109,10 @@ class ActiveMessages(Host):
         return bundle
 
     def program_ended(self) -> None:
-        """Do nothing: the NIC continues without the host."""
+        """Do nothing: the NIC resends and answers without the program."""
 
     def allocate(self, bundle: Bundle, kind: type[AnyEndpoint]) -> AnyEndpoint:
-        """See `Bundle.allocate_endpoint`."""
+        """Allocate an endpoint of the class `kind`; see `Bundle.allocate_endpoint`."""
         settings = self.settings
         limit = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
         if len(self._endpoints) >= limit or len(self._endpoints) + len(self._releasing) >= settings.numbers_per_host:
@@ -127,7 +129,7 @@ class ActiveMessages(Host):
         return endpoint
 
     def free(self, endpoint: Endpoint) -> None:
-        """See `Endpoint.free`."""
+        """Free an endpoint; see `Endpoint.free`. Raises ValueError within a handler of the endpoint."""
         if self.handling_endpoint is endpoint:
             raise ValueError("an endpoint cannot be freed by its own handler")
         if self._endpoints.pop(endpoint.name.endpoint, None) is None:
@@ -140,7 +142,8 @@ class ActiveMessages(Host):
         self.driver.destroy(endpoint)
 
     def poll(self, handle: Callable[[int | None], int], limit: int | None) -> Coroutine[Completion[None], None, int]:
-        """See `Endpoint.poll`. handle: calls the handlers of at most `limit` messages, and returns their number."""
+        """Poll, as described in `Endpoint.poll`. handle: calls the handlers of at most `limit` messages, and returns
+        their number."""
         if self.handling_endpoint is not None:
             raise RuleError("a handler may not poll")
         if self._has_unawaited_poll:
@@ -162,11 +165,11 @@ class ActiveMessages(Host):
 
     @property
     def life(self) -> int:
-        """The NIC's incarnation: see `protocols.active_messages.observer.Observable`."""
+        """The NIC's incarnation; see `protocols.active_messages.observer.Observable`."""
         return self.incarnation
 
     def unhandled(self) -> Sequence[Unhandled]:
-        """See `protocols.active_messages.observer.Observable`."""
+        """Return the numbers of arrived and unhandled messages; see `protocols.active_messages.observer.Observable`."""
         counts = [
             Unhandled(number, endpoint.inbox.requests, endpoint.inbox.replies + len(endpoint.inbox.unanswered))
             for number, endpoint in self._endpoints.items()
@@ -175,7 +178,8 @@ class ActiveMessages(Host):
 
     @property
     def rank(self) -> int:
-        """This process's rank among the processes of all nodes, numbered node by node; every node has as many."""
+        """This process's rank among the processes of all nodes, numbered node by node. Every node has the same number
+        of processes."""
         return self.node * self.host_slot.slots + self.host_slot.number
 
     @property
@@ -211,7 +215,7 @@ class ActiveMessages(Host):
         subject, number = index & _SUBJECT_MASK, index >> _SUBJECT_BITS
         endpoint = self._endpoints.get(number)
         if subject < _SLOTS and endpoint is not None:  # the most frequent case
-            self.used = endpoint.used = self.used + 1
+            self.use_count = endpoint.last_use = self.use_count + 1
             if subject >= _ARRIVED_REPLIES:
                 endpoint.inbox.replies += 1
             elif subject >= _ARRIVED_REQUESTS:
@@ -245,7 +249,7 @@ class ActiveMessages(Host):
                 self._releasing.discard(number)
             self.driver.on_destroyed(number, subject)
         else:
-            self.used = endpoint.used = self.used + 1
+            self.use_count = endpoint.last_use = self.use_count + 1
             self.driver.on_interrupt(endpoint, subject)
         return None
 

@@ -1,8 +1,8 @@
-"""The mapper as a daemon of the host, with a privileged endpoint, as in the paper. (By default the mapper is a part of the
-firmware, and takes no host time.)
+"""The mapper as a daemon of the host, with a privileged endpoint, as in the paper. By default the mapper is a part of
+the firmware, and takes no host time.
 
-async def program(am, node):
-    node.spawn(MapperDaemon(am, node).run(), "mapper")    # in each node of a run with firmware setting mapper = "daemon"
+    async def program(am, node):    # on each node of a run with the firmware setting mapper = "daemon"
+        node.spawn(MapperDaemon(am, node).run(), "mapper")
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class MapperDaemon:
-    """One node's mapper daemon. endpoint: its privileged endpoint, in a separate bundle. mapper: the mapper."""
+    """One node's mapper daemon. endpoint: its privileged endpoint, in a separate bundle. mapper: the state machine."""
 
     def __init__(self, library: ActiveMessages, clock: Clock, settings: Settings | None = None) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class MapperDaemon:
             self._advance()
 
     def _advance(self) -> None:
-        """Pass the mapper the packets that have arrived, send its packets and tables, and wake at its deadline."""
+        """Pass the arrived packets to the mapper, send the mapper's packets and tables, and schedule its deadline."""
         mapper, now = self.mapper, self._clock.now()
         while self._arrived:
             mapper.receive(now, self._arrived.pop(0))
@@ -73,7 +73,7 @@ class MapperDaemon:
             else:
                 await self.endpoint.send_probe(item)
         self._is_sending = False
-        self._advance()  # packets may have arrived while it waited for credits
+        self._advance()  # packets may have arrived while this task waited for room
 
     async def _wake(self, when: int) -> None:
         await self._clock.sleep(max(0, when - self._clock.now()))

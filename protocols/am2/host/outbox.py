@@ -1,5 +1,5 @@
-"""An endpoint's send side: its translation table, the two rings of its messages, and the copies of their data until the
-messages are answered."""
+"""An endpoint's send side: the translation table, the two send rings, and the copies of messages' data, which are kept
+until the messages are answered."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _RULE: Final = "a request's handler may only reply, by its token, and a reply's 
 
 
 class Destination:
-    """A destination endpoint under one tag. credits: number of requests that may be sent before a reply is required.
-    max_credits: initial credits. key: node, endpoint and tag. mapping_count: number of its indexes in the translation
-    table."""
+    """A destination: an endpoint and the tag of requests to it. credits: number of requests that may be sent before a
+    reply is required. max_credits: initial credits. key: node, endpoint and tag. mapping_count: number of its indexes
+    in the translation table."""
 
     __slots__ = ("credits", "endpoint", "key", "mapping_count", "max_credits", "node", "tag")
 
@@ -68,12 +68,13 @@ PendingRequest = tuple[Destination, int, tuple[int, ...]]
 
 
 class Outbox:
-    """The two rings of one endpoint. page: their present location; None: the host may not write there. last_request: number
-    of the last request. pending: requests that have not ended, by number. observer: notified of each message before the NIC
-    is.
+    """The two send rings of one endpoint. page: their present location; None: the host may not access them.
+    last_request: number of the last request. pending: requests that have not ended, by number. observer: notified of
+    each message before the NIC is.
 
-    `request`, `reply`, `medium` and `bulk` return False if no slot is free, or if the endpoint is not resident. A request
-    takes a credit, which must be available. handler, arguments: as in frames.
+    `request`, `reply`, `medium` and `bulk` send a message. They return False if no slot is free, or if the endpoint is
+    not resident, and raise ValueError for an invalid handler or argument. A request takes a credit, which must be
+    available. handler, arguments: as in frames.
     """
 
     __slots__ = (
@@ -101,8 +102,8 @@ class Outbox:
         last_request: int = 0,
         observer: Observer | None = None,
     ) -> None:
-        """endpoint: its number. max_medium: maximum bytes of a medium message's data. last_request: number of the last
-        request of the former endpoint with this number."""
+        """endpoint: the endpoint's number. max_medium: maximum bytes of a medium message's data. last_request: number
+        of the last request of the former endpoint with this number."""
         self.observer = observer
         self._endpoint_number = endpoint
         self._doorbell_base = endpoint << layout.SUBJECT_BITS
@@ -113,7 +114,7 @@ class Outbox:
         self.last_request = last_request
         self.pending: Final[dict[int, PendingRequest]] = {}
         self.page: memoryview | None = None
-        self._deferred_slots: list[int] = []  # reported by the NIC while the page was not accessible
+        self._deferred_slots: list[int] = []  # slots that the NIC has reported while the page was not accessible
         self.staging: memoryview | None = None
         """Data of medium messages, by slot; allocated for the first one."""
         self.bulk_data: dict[int, memoryview] = {}
@@ -121,7 +122,7 @@ class Outbox:
 
     def request(self, destination: Destination, handler: int, arguments: tuple[int, ...]) -> bool:
         """Send a short request."""
-        if not handler:  # it would be packed, and refused by the destination
+        if not handler:  # LIBRARY_HANDLER: the entry could be packed, and the destination would return the request
             raise ValueError(_values_error(handler, arguments))
         page = self.page
         if page is None:
@@ -152,7 +153,7 @@ class Outbox:
         return True
 
     def reply(self, destination: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
-        """Send a short reply. handler: 0 for the library's own reply, which calls no handler."""
+        """Send a short reply. handler: LIBRARY_HANDLER for the library's own reply, which calls no handler."""
         page = self.page
         if page is None:
             return False
@@ -195,9 +196,9 @@ class Outbox:
         self._nic.ring_doorbell(self._doorbell_base | slot, layout.ARGUMENTS_OFFSET + 4 * len(arguments), 0)
         return True
 
-    def control(self, form: int, data: Buffer, epoch: int, author: int, part: int, parts: int) -> bool:
-        """Pass the NIC a probe packet, or a part of a route table, by a privileged endpoint. Returns False if no slot
-        is free. Raises ValueError for more data than a medium message permits."""
+    def control(self, form: int, data: Buffer, epoch: int, author: int, part: int, part_count: int) -> bool:
+        """Pass the NIC a probe packet, a part of a route table, or a request for the table, by a privileged endpoint.
+        Returns False if no slot is free. Raises ValueError for more data than a medium message permits."""
         size, endpoint = len(data), self._endpoint_number
         if size > self._max_medium:
             raise ValueError(f"{size} bytes: a privileged endpoint passes at most {self._max_medium} bytes")
@@ -209,7 +210,7 @@ class Outbox:
         entry_offset = _SLOT_OFFSETS[slot]
         _WRITE_ENTRY[0](
             page, entry_offset, _FREE, 0, 0, size, begin, 0, form, _REQUEST, 0, 0, endpoint, endpoint, author, epoch, part,
-            parts,
+            part_count,
         )  # fmt: skip
         page[entry_offset] = _READY
         self._next_slots[_REQUEST] = _NEXT_SLOT[slot]
@@ -228,7 +229,8 @@ class Outbox:
     def bulk(
         self, destination: Destination | Origin, handler: int, arguments: tuple[int, ...], data: Buffer, offset: int
     ) -> bool:
-        """Send a bulk request or reply; otherwise as `medium`. offset: in the destination's segment."""
+        """Send a bulk request or reply. offset: in the destination's segment. Raises ValueError also for data that
+        exceeds the largest segment, and MemoryError."""
         size = len(data)
         if offset < 0:
             raise ValueError(f"offset must be 0 or more, got {offset}")
@@ -278,7 +280,7 @@ class Outbox:
         )
 
     def in_flight(self) -> set[int]:
-        """Return the numbers of the requests that the NIC has not finished, and whose ends it will report. The page must be
+        """Return the numbers of the requests that the NIC is still sending, or will return. The page must be
         accessible."""
         page = self.page
         assert page is not None
@@ -336,8 +338,8 @@ class Outbox:
         return self.page if self.has_room(ring) else None
 
     def _find_free_slot(self, page: memoryview, ring: int) -> int:
-        """Find the next free slot of a ring, whose messages are answered in any order. Returns the offset of its entry; 0 if
-        the ring is full."""
+        """Find the next free slot of a ring; messages are answered in any order. Returns the offset of the slot's
+        entry; 0 if the ring is full."""
         slot = self._next_slots[ring]
         for _ in range(layout.RING_SIZE):
             if not page[_SLOT_OFFSETS[slot]]:
@@ -357,6 +359,7 @@ class Outbox:
         address: int,
         offset: int,
     ) -> None:
+        """Write a message with data into the next slot of its ring, and mark the slot as ready."""
         if not handler:
             raise ValueError(_values_error(handler, arguments))
         if isinstance(destination, Origin):
@@ -382,7 +385,7 @@ class Outbox:
 
 
 class SendSide:
-    """Send side of one endpoint: its translation table, and the requests that it sends without waiting. Base class of
+    """Send side of one endpoint: the translation table, and requests that are sent without waiting. Base class of
     `Endpoint`."""
 
     def __init__(self, library: ActiveMessages, number: int, last_request: int) -> None:
@@ -400,8 +403,8 @@ class SendSide:
         self._must_load = False  # a request could not be sent because the endpoint is not resident
 
     def map(self, index: int, name: EndpointName, tag: int) -> None:
-        """AM_Map: map an index of the translation table to an endpoint and its tag. Raises ValueError for an index
-        that does not exist or is taken (AM_ERR_IN_USE), and for an invalid name or tag."""
+        """AM_Map: map an index of the translation table to an endpoint and the tag of requests to it. Raises ValueError
+        for an index that does not exist or is in use (AM_ERR_IN_USE), and for an invalid name or tag."""
         if not 0 <= index < len(self._translations):
             raise ValueError(f"index must be 0 to {len(self._translations) - 1}, got {index}")
         if self._translations[index] is not None:
@@ -428,8 +431,9 @@ class SendSide:
         raise LookupError(f"all {len(self._translations)} indexes of the translation table are in use: unmap one first")
 
     def unmap(self, index: int) -> None:
-        """AM_UnMap: clear an index of the table. Requests in flight end as usual. If a destination is mapped again after its
-        last index was cleared, it has all its credits."""
+        """AM_UnMap: clear an index of the table. Requests in flight end as usual. A destination that is mapped again
+        after its last index was cleared begins with all credits. Raises LookupError for an index that is empty or does
+        not exist."""
         destination = self._destination(index)
         self._translations[index] = None
         destination.mapping_count -= 1
@@ -454,12 +458,12 @@ class SendSide:
         return self._destination(index).credits
 
     def try_request(self, index: int, handler: int, *arguments: int) -> bool:
-        """AM_RequestM, without waiting: send a short request. Returns False, with no effect, if there is no credit or
-        no room, or if the endpoint is not resident: then call `wait_for_room`, or poll. index: in the translation table.
-        handler: handler of the destination, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
+        """AM_RequestM, without waiting: send a short request. Returns False if there is no credit or no room, or if the
+        endpoint is not resident: then call `wait_for_room`, or poll, which loads the endpoint. index: in the
+        translation table. handler: handler of the destination, 1 to 255. arguments: at most 16, each 0 to 2^32 - 1.
 
-        Raises ValueError for an invalid handler or argument, LookupError for an index that is empty or does not exist, and
-        RuleError within a handler.
+        Raises ValueError for an invalid handler or argument, LookupError for an index that is empty or does not exist,
+        and RuleError within a handler.
         """
         destination = self._translations[index] if 0 <= index < len(self._translations) else None
         if destination is None:
@@ -477,8 +481,8 @@ class SendSide:
         return destination.credits > 0 and self.outbox.medium(destination, handler, arguments, data)
 
     def try_request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
-        """AM_RequestXferAsyncM: send a request with data for the destination's segment, from byte `offset` on, of any
-        length that fits; the handler is called when all data has arrived. Otherwise as `try_request`."""
+        """AM_RequestXferAsyncM: send a request with data of any length for the destination's segment, from byte
+        `offset` on. The handler is called when all data has arrived. Otherwise as `try_request`."""
         destination = self._may_send(index)
         return destination.credits > 0 and self.outbox.bulk(destination, handler, arguments, data, offset)
 
@@ -507,7 +511,7 @@ def _ring_of(destination: Destination | Origin) -> int:
 
 
 def _values_error(handler: int, arguments: tuple[object, ...]) -> str:
-    """Describe the value that an entry cannot have."""
+    """Return the error message for the handler or argument that an entry cannot contain."""
     if not 1 <= handler <= _MAX_HANDLER:
         return f"handler must be 1 to {_MAX_HANDLER}, got {handler}"
     for position, argument in enumerate(arguments):

@@ -1,13 +1,14 @@
 """The segment driver: the part of the host's kernel that binds endpoints to the NIC's endpoint frames on demand, and
 pages them.
 
-Networks are virtualised like memory. An endpoint faults if the program sends from it, or a message for it arrives, while it
-is not resident. The driver finds a frame for it; if no frame is free, another endpoint must leave its frame. The NIC asks
-the host to release that endpoint (RELEASE), waits until none of its packets is in flight, and writes its page to host
-memory.
+Endpoints are paged like virtual memory. An endpoint faults if the program sends from it, or a message for it arrives,
+while it is not resident. The driver finds a frame for it; if no frame is free, another endpoint must leave its frame.
+The NIC asks the host to release that endpoint (RELEASE), waits until none of its packets is in flight, and writes its
+page to host memory.
 
-The choice of that endpoint is ours: the least recently used of the idle ones. The driver maps host memory that the NIC
-requests; above the settings' limit, it unmaps the oldest mappings of endpoints that are not resident.
+The choice of the endpoint that leaves is ours: by default, the least recently used of the idle ones. The driver maps
+host memory that the NIC requests; above the settings' limit, it unmaps the oldest mappings of endpoints that are not
+resident.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _WORD_SIZE: Final = 4
 
 
 class Residence(Enum):
-    """Residency of an endpoint, as the host knows it."""
+    """Residency of an endpoint, as the host sees it."""
 
     ON_HOST = "on the host"
     FAULTING = "on the host, and waits for a frame"
     LOADING = "being loaded into a frame"
     RESIDENT = "in the NIC"
-    LEAVING = "in the NIC, and to leave its frame"
+    LEAVING = "in the NIC, and about to leave its frame"
     RELEASED = "in the NIC, and released by the host"
 
 
@@ -63,9 +64,11 @@ class SegmentDriver:
         self.faults = 0
 
     def state(self, endpoint: Endpoint) -> Residence:
+        """Return the residency of an endpoint."""
         return self._states[endpoint]
 
     def create(self, endpoint: Endpoint) -> None:
+        """Register a new endpoint with the NIC. If endpoints are not virtual, load it and map its receive buffers."""
         self._states[endpoint] = Residence.ON_HOST
         self._memory.register(endpoint.name.endpoint, endpoint.backing)
         self._notify(endpoint, layout.CREATE)
@@ -78,6 +81,7 @@ class SegmentDriver:
         self._notify(endpoint, layout.PRIVILEGE)
 
     def destroy(self, endpoint: Endpoint) -> None:
+        """Remove the mappings of an endpoint, and have the NIC destroy it; then see `on_destroyed`."""
         number, memory = endpoint.name.endpoint, self._memory
         del self._states[endpoint]
         endpoint.set_page(None)
@@ -105,7 +109,7 @@ class SegmentDriver:
             self._memory.mapped_regions[region] = view
 
     def on_interrupt(self, endpoint: Endpoint, subject: int) -> None:
-        """Handle the NIC's interrupt about an endpoint."""
+        """Handle the NIC's interrupt about an endpoint. subject: see `page`."""
         if subject == layout.LOADED:
             self._states[endpoint] = Residence.RESIDENT
             self._resident.append(endpoint)
@@ -133,7 +137,7 @@ class SegmentDriver:
         self._serve_faults()
 
     def on_destroyed(self, number: int, subject: int) -> None:
-        """Handle the NIC's interrupt about a destroyed endpoint, whose frame and page the NIC may use until then."""
+        """Handle the NIC's interrupt about a destroyed endpoint. Until UNLOADED, the NIC may use its frame and page."""
         memory = self._memory
         if subject == layout.UNLOADED:
             memory.release(number)
@@ -149,8 +153,8 @@ class SegmentDriver:
         ]
 
     def _serve_faults(self) -> None:
-        """Find frames for faulting endpoints. The NIC may answer a doorbell before the next is rung, which re-enters this
-        method."""
+        """Find frames for faulting endpoints. The NIC may answer a doorbell at once, and its interrupt calls this
+        method again; then the outer call continues."""
         if self._is_serving:
             return
         self._is_serving = True
@@ -171,9 +175,9 @@ class SegmentDriver:
             self._serve_faults()
 
     def _choose_next(self) -> Endpoint:
-        """Choose the endpoint that gets the next frame: the one that has waited longest, or, half of the time, any one. In
-        strict order the same endpoints would always be resident together, and two that communicate with each other might
-        never be."""
+        """Choose the endpoint that gets the next frame: alternately the one that has waited longest, and any one. In
+        strict order the same endpoints would always be resident together, and two that communicate with each other
+        might never be."""
         self._served_count = count = self._served_count + 1
         faulting = self._faulting
         index = 0 if count % 2 else (count * _MULTIPLIER >> 16) % len(faulting)
@@ -188,13 +192,13 @@ class SegmentDriver:
         self._notify(endpoint, layout.LOAD, layout.SIZE)
 
     def _choose_victim(self) -> Endpoint | None:
-        """Choose the endpoint that leaves its frame."""
+        """Choose the endpoint that leaves its frame; None if none may leave."""
         resident = [endpoint for endpoint in self._resident if endpoint is not self._library.handling_endpoint]
         idle = [endpoint for endpoint in resident if endpoint.is_empty and endpoint.outbox.is_idle]
         candidates = idle or resident
         if self._settings.replacement == "random" and candidates:
             return candidates[(self.faults * _MULTIPLIER >> 16) % len(candidates)]
-        return min(candidates, key=lambda endpoint: endpoint.used, default=None)
+        return min(candidates, key=lambda endpoint: endpoint.last_use, default=None)
 
     def _release(self, endpoint: Endpoint) -> None:
         if self._states.get(endpoint) is not Residence.LEAVING:
@@ -233,13 +237,13 @@ class SegmentDriver:
     def _unmap_excess(self) -> None:
         """Remove mappings above the settings' limit: the oldest ones of non-resident endpoints. Mappings of resident
         endpoints are kept, since they are in use or will be when a packet is resent."""
-        reachable = self._memory.mapped_regions
-        excess = len(reachable) - self._settings.mappings
+        mapped_regions = self._memory.mapped_regions
+        excess = len(mapped_regions) - self._settings.mappings
         if excess > 0:
             bound = set(self._memory.bound_endpoints)
-            idle = [region for region in reachable if region >> layout.SUBJECT_BITS not in bound]
+            idle = [region for region in mapped_regions if region >> layout.SUBJECT_BITS not in bound]
             for region in idle[:excess]:
-                del reachable[region]
+                del mapped_regions[region]
 
     def _notify(self, endpoint: Endpoint, subject: int, written: int = 0) -> None:
         self._nic.ring_doorbell(endpoint.name.endpoint << layout.SUBJECT_BITS | subject, _WORD_SIZE + written, 0)

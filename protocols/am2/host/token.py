@@ -1,4 +1,4 @@
-"""Tokens: a handler's access to its message, by which a request's handler may reply."""
+"""Tokens: a handler's access to the message that it handles, through which a request's handler may reply."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ HAS_REPLIED: Final = 1
 IS_REPLY: Final = 2
 OVER: Final = 3
 LIBRARY_HANDLER: Final = 0
-"""Handler of the library's own replies. Without arguments, such a reply only returns a credit. Otherwise it returns the
-request: its arguments are a Status, the request's handler, and the request's arguments."""
+"""Handler of the library's own replies. Without arguments, such a reply only returns a credit. With arguments, it
+returns the request: the arguments are a Status, the request's handler, and the request's arguments."""
 _REASONS: Final = {
-    HAS_REPLIED: "this request has been replied to: a handler replies once",
+    HAS_REPLIED: "this request has been replied to: a handler may reply only once",
     IS_REPLY: "a reply's handler may send nothing",
     OVER: "the handler has ended: a token is valid only while its handler runs",
 }
 
 
 class Origin:
-    """Sender of the message that is being handled, to which a reply is sent. incarnation: incarnation of the sender's NIC.
-    message: the number of the request, which its reply repeats."""
+    """Sender of the message that is being handled, to which a reply is sent. incarnation: of the sender's NIC. message:
+    number of the request, which its reply repeats."""
 
     __slots__ = ("endpoint", "incarnation", "message", "node", "tag")
 
@@ -65,17 +65,18 @@ class Token:
 
     @property
     def is_reply(self) -> bool:
+        """Whether the message is a reply."""
         return self.state == IS_REPLY
 
     def reply(self, handler: int, *arguments: int) -> None:
-        """AM_ReplyM: send a short reply. handler: handler of the requesting endpoint, 1 to 255. arguments: at most 16, of 32
-        bits.
+        """AM_ReplyM: send a short reply. handler: handler of the requesting endpoint, 1 to 255. arguments: at most 16,
+        of 32 bits.
 
-        Raises RuleError if no reply may be sent, and ValueError.
+        Raises RuleError if no reply may be sent, and ValueError for an invalid handler or argument.
         """
         if self.state:
             raise RuleError(_REASONS[self.state])
-        if not handler:  # that of `reply_by_library`
+        if not handler:  # LIBRARY_HANDLER
             raise ValueError("handler must be 1 to 255, got 0")
         self._send_reply(self.origin, handler, arguments)
         self.state = HAS_REPLIED
@@ -94,8 +95,8 @@ class Token:
         self.state = HAS_REPLIED
 
     def reply_bulk(self, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
-        """AM_ReplyXferM: reply with data for the segment of the requesting endpoint, from `offset` on; the data is copied.
-        Otherwise as `reply`."""
+        """AM_ReplyXferM: reply with data for the segment of the requesting endpoint, from `offset` on; the data is
+        copied. Otherwise as `reply`."""
         if self.state:
             raise RuleError(_REASONS[self.state])
         self.endpoint.outbox.bulk(self.origin, handler, arguments, data, offset)

@@ -15,7 +15,7 @@ from scapy.fields import MACField
 from scapy.packet import NoPayload, Packet, Padding, Raw
 
 import protocols
-from protocols.core.frames import MutableField, SizedLayer, trailing
+from protocols.core.frames import MutableField, SizedLayer, trailing_size
 from protocols.myrinet.envelope import add_envelope
 
 _ROOT = Path(protocols.__path__[0])
@@ -42,7 +42,7 @@ class DrawnFrame:
     def raw(self) -> bytes:
         """Bytes of the frame without the trailing fields that switches change."""
         raw_bytes = bytes(self.packet)
-        return raw_bytes[: len(raw_bytes) - trailing(self.layers)]
+        return raw_bytes[: len(raw_bytes) - trailing_size(self.layers)]
 
     @property
     def headers(self) -> int:
@@ -63,7 +63,7 @@ def lengths_of(module: ModuleType) -> tuple[str, ...]:
 
 def with_envelope(layers: tuple[type[Packet], ...], raw: bytes) -> bytes:
     """Return a frame of a codec as it is on a link, where Scapy dissects it."""
-    return add_envelope(raw, b"") if trailing(layers) else raw
+    return add_envelope(raw, b"") if trailing_size(layers) else raw
 
 
 def own_layers(module: ModuleType, stack: str) -> list[type[Packet]]:

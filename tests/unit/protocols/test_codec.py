@@ -16,7 +16,7 @@ from scapy.fields import ByteField, IntField, LEShortField, StrField, XShortFiel
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, Raw, bind_layers
 
-from protocols.core.codegen import codec, generate
+from protocols.core.codegen import generate, generate_codec
 from protocols.core.malformed import MalformedError
 from testbed.fates.header_fields import locate
 from testbed.fates.headers import standard_fields
@@ -85,7 +85,7 @@ def values_or_reason(codec: ModuleType, stack: str, frame: bytes | bytearray) ->
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_the_committed_codec_is_generated_from_its_frames(package: str) -> None:
-    path, source = codec(package)
+    path, source = generate_codec(package)
     assert path.read_text() == source, f"run python -m protocols.core.codegen {package}"
 
 

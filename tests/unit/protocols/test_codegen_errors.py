@@ -64,7 +64,7 @@ FIELDS = "colour, size, sum"
         ({"LENGTH": "sice"}, f"LENGTH is 'sice', which is no field of its layers: {FIELDS}"),
         ({"CHECK": "crc"}, f"CHECK is 'crc', which is no field of its layers: {FIELDS}"),
         ({"PREFIX": "head"}, f"PREFIX is 'head', which is no field of its layers: {FIELDS}"),
-        ({"CHECK": "size"}, "CHECK is 'size', of 16 bits: a CRC-32 takes a field of 32"),
+        ({"CHECK": "size"}, "CHECK is 'size', of 16 bits: a CRC-32 takes a field of 32 bits"),
         ({"FLOW": ("kind",)}, "FLOW names 'kind', which is no field of its layers: size, colour, sum"),
     ],
     ids=str,
@@ -89,7 +89,10 @@ def test_an_error_is_one_line_and_leaves_the_codec_unchanged(tmp_path: Path) -> 
 
 def test_an_unknown_package_is_an_error_of_one_line(tmp_path: Path) -> None:
     process = run_codegen(tmp_path, "FLOW = ()\n", "letters")
-    assert (process.returncode, process.stderr) == (2, "letters: there is no module letters: it has the Scapy layers\n")
+    assert (process.returncode, process.stderr) == (
+        2,
+        "letters: there is no module letters; the Scapy layers must be in letters.frames\n",
+    )
 
 
 def test_long_lines_are_folded_at_brackets_and_never_in_strings() -> None:
