@@ -34,7 +34,7 @@ from protocols.core import firmware
 from protocols.core.firmware import Adapter, FirmwareActions
 from protocols.core.malformed import MalformedError
 from protocols.core.peers import PeerEvents, Standing
-from protocols.myrinet.mapper.follower import Follower, mapper_of, paths_to_functions
+from protocols.myrinet.mapper.follower import Follower, make_mapper, paths_to_functions
 from protocols.myrinet.mapper.mapper import Mapper
 from protocols.myrinet.mapper.route_tables import Table
 from protocols.myrinet.mapper.settings import Settings as MapperSettings
@@ -113,7 +113,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._adapter = adapter
         self._mapper: Mapper | Follower | None = None
         if adapter.routed and mapper_settings is not None:
-            self._mapper = mapper_of(adapter, self._send_mapping, self._install, mapper_settings)
+            self._mapper = make_mapper(adapter, self._send_mapping, self._install, mapper_settings)
             self._is_mapper_started = self._has_few_deadlines = False
 
     @property
@@ -353,7 +353,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             sender.scan(now)
             for number in sender.given_up_peers:
                 if mapper is not None:
-                    mapper.unreachable(now, number)
+                    mapper.on_unreachable(now, number)
             sender.given_up_peers.clear()
             if sender.undelivered_notices:
                 self._keep_notices(now)

@@ -1,6 +1,6 @@
-"""Location of a cell's header fields behind the Ethernet header, for rules and captures.
+"""Location of a cell's header fields after the Ethernet header, for rules and captures.
 
-Of a frame with several cells they describe the first one; a network's frames have one.
+For a frame with several cells they describe the first one; on a network, a frame has one cell.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 ETHERTYPE: Final = 0x8884
-"""ATM over Ethernet, as registered by IEEE. Frames carry cells as they are, without the header of AF-FBATM-0139."""
+"""ATM over Ethernet, as registered by IEEE. Frames carry cells unchanged, without the header of AF-FBATM-0139."""
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {
     "vpi": (0, 2, 0x0FF0),
@@ -27,8 +27,8 @@ FLOW: Final = ("vpi", "vci")
 
 
 def mended(frame: bytes, begin: int) -> bytes:
-    """Compute the check of a cell's header anew. begin: start of the cell."""
-    from protocols.atm.cell import HEADER, hec  # its table is only built by programs that change cells
+    """Return the frame with the header error control of a cell recomputed. begin: offset of the cell."""
+    from protocols.atm.cell import HEADER, hec  # deferred: only programs that change cells build its table
 
     head = frame[begin : begin + HEADER]
     return frame[: begin + HEADER - 1] + bytes((hec(head),)) + frame[begin + HEADER :] if len(head) == HEADER else frame

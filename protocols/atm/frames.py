@@ -1,9 +1,9 @@
-"""An ATM cell behind an Ethernet header: the one definition of its format, as a Scapy layer.
+"""An ATM cell after an Ethernet header, as a Scapy layer. Layers of protocols are bound to it:
 
     bind_layers(Cell, Mine, ...)
     STACKS = {"cell": (Ether, Cell, Mine)}
 
-`cell.py` does the same without Scapy.
+`cell.py` implements the same format without Scapy.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from protocols.atm.fields import ETHERTYPE
 
 
 class HecField(XByteField):
-    """Shown with what is wrong with it."""
+    """The header error control. A wrong value is shown with the computed value."""
 
     def i2repr(self, pkt: Packet | None, x: int | None) -> str:
-        right = pkt.computed if isinstance(pkt, Cell) else None
-        shown = "none" if x is None else f"0x{x:02x}"
-        return shown if right in (None, x) else f"{shown}, wrong: it would be 0x{right:02x}"
+        expected = pkt.computed if isinstance(pkt, Cell) else None
+        value = "none" if x is None else f"0x{x:02x}"
+        return value if expected in (None, x) else f"{value}, wrong: it would be 0x{expected:02x}"
 
 
 class Cell(Packet):
@@ -40,7 +40,7 @@ class Cell(Packet):
         HecField("hec", None),
     ]
     computed: int | None = None
-    """The check that a cell that was dissected should have."""
+    """The header error control computed from a dissected cell."""
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         check = hec(pkt[:4]) if self.hec is None else pkt[4]

@@ -3,9 +3,9 @@
 The Ethernet header is followed by the remaining source route, the packet type, which identifies the protocol, and the
 payload; the last byte is a CRC-8. Switches change route and CRC-8, so a protocol's codec does not include them.
 
-- `frames`: the definition, as a Scapy layer.
+- `frames`: the definition of the format, as a Scapy layer.
 - `envelope`: converts a codec's frame to its wire format, and back.
 - `fields`: field definitions for rules and captures.
-- `mapper`: discovers the network and its routes.
+- `mapper`: discovers the network, and computes and distributes routes.
 - `routed_nic`: routes and a mapper, below firmware without source routing.
 """

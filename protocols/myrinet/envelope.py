@@ -1,8 +1,8 @@
 """Addition and removal of the parts of a frame that switches change: the source route in front, the CRC-8 at the end.
 
 A route is a sequence of deltas, one for each switch: the output port is the input port + delta, as with Myrinet's
-relative addresses (ANSI/VITA 26-1998). A switch consumes its byte, 0x80 | delta in six bits, and recomputes the CRC-8
-(polynomial 0x07, over everything after the Ethernet header).
+relative addresses (ANSI/VITA 26-1998). Its byte is 0x80 | delta in six bits. A switch consumes the first byte, and
+recomputes the CRC-8 (polynomial 0x07, over all bytes after the Ethernet header).
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ Route = tuple[int, ...]
 """Deltas, in the order of the switches."""
 
 ETHERNET: Final = 14
+"""Bytes of the Ethernet header."""
 MAX_HOPS: Final = 64
-"""Maximum bytes of a route."""
+"""Maximum length of a route, which has one byte per hop."""
 
-_MIN: Final = 3
+_MIN_SIZE: Final = 3
 """Bytes of a packet's type and CRC-8."""
 
-_ROUTE: Final = 0x80
-_LOW: Final = 0x3F
-_SIGN: Final = 0x20
+_ROUTE_BIT: Final = 0x80
+_DELTA_MASK: Final = 0x3F
+_DELTA_SIGN: Final = 0x20
 
 crc8: Final[Callable[[Buffer], int]] = _crc8.smbus
 """CRC-8 with polynomial 0x07, initial value 0, not reflected; 0 for data followed by its own CRC-8."""
@@ -40,25 +41,25 @@ def reverse_route(route: Sequence[int]) -> Route:
 
 def route_bytes(route: Sequence[int]) -> bytes:
     """Encode a route as in a frame. Deltas are -32 to 31."""
-    return bytes([_ROUTE | delta & _LOW for delta in route])
+    return bytes([_ROUTE_BIT | delta & _DELTA_MASK for delta in route])
 
 
 def route_of(raw: Buffer) -> Route:
     """Decode a route. Raises MalformedError for bytes that are not a route."""
-    if any(byte & 0xC0 != _ROUTE for byte in raw):
+    if any(byte & ~_DELTA_MASK != _ROUTE_BIT for byte in raw):
         raise MalformedError("route")
     return deltas(raw)
 
 
 def deltas(raw: Buffer) -> Route:
     """Decode any bytes as a route, as a switch would."""
-    return tuple([(byte & _LOW ^ _SIGN) - _SIGN for byte in raw])
+    return tuple([(byte & _DELTA_MASK ^ _DELTA_SIGN) - _DELTA_SIGN for byte in raw])
 
 
 def skip_route(raw: Buffer, begin: int = 0) -> int:
     """Return the offset at which a route that begins at `begin` ends: the first byte without its top bit."""
     offset, limit = begin, min(len(raw), begin + MAX_HOPS)
-    while offset < limit and raw[offset] & _ROUTE:
+    while offset < limit and raw[offset] & _ROUTE_BIT:
         offset += 1
     return offset
 
@@ -70,11 +71,11 @@ def add_envelope(frame: bytes, route: bytes) -> bytes:
 
 
 def remove_envelope(frame: bytes) -> bytes:
-    """Convert a received frame to the codec's form. Raises MalformedError: "short", "crc8", or "route" if route bytes
-    remain, so that the frame has another destination."""
-    if len(frame) < ETHERNET + _MIN:
+    """Convert a received frame to the codec's form. Raises MalformedError with reason "short", "crc8", or "route":
+    route bytes remain, so that the frame has another destination."""
+    if len(frame) < ETHERNET + _MIN_SIZE:
         raise MalformedError("short")
-    if frame[ETHERNET] & _ROUTE:
+    if frame[ETHERNET] & _ROUTE_BIT:
         raise MalformedError("route")
     if crc8(frame[ETHERNET:]):
         raise MalformedError("crc8")
@@ -86,5 +87,5 @@ def stripped(frame: bytes) -> tuple[bytes, Route, bool]:
     is valid. A truncated frame yields the parts that are present."""
     offset = skip_route(frame, ETHERNET)
     route = deltas(frame[ETHERNET:offset])
-    is_intact = len(frame) >= offset + _MIN and not crc8(frame[ETHERNET:])
+    is_intact = len(frame) >= offset + _MIN_SIZE and not crc8(frame[ETHERNET:])
     return frame[:ETHERNET] + frame[offset : max(offset, len(frame) - 1)], route, is_intact

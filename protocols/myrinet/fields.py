@@ -12,7 +12,7 @@ ETHERTYPE: Final = 0x88B6
 """IEEE Std 802 - Local Experimental Ethertype 2."""
 
 MAPPING: Final = 0x0005
-"""Packet type of mapping; AM-II's, 0x0004, is one of the types left to software."""
+"""Packet type of mapping packets."""
 
 FIELDS: Final[dict[str, tuple[object, ...]]] = {"type": (0, 2)}
 """Fields for rules: offset after the route, and width."""
@@ -25,15 +25,14 @@ ROUTED: Final = True
 
 
 def stripped(frame: bytes) -> tuple[bytes, tuple[int, ...], bool]:
-    """Remove route and CRC-8 from a frame captured on a link. Return the codec's form, its route, and whether its CRC-8
-    is valid. A truncated frame yields the parts that are present."""
+    """Remove route and CRC-8 from a frame captured on a link; see `envelope.stripped`."""
     from protocols.myrinet.envelope import stripped  # deferred: only decoders need CRCs
 
     return stripped(frame)
 
 
 def mended(frame: bytes, begin: int) -> bytes:
-    """Return the frame with the CRC-8 of a packet on a link recomputed. begin: offset of its type."""
-    from protocols.myrinet.envelope import crc8
+    """Return a frame on a link with the packet's CRC-8 recomputed. begin: offset of the packet type."""
+    from protocols.myrinet.envelope import crc8  # deferred, as above
 
     return frame[:-1] + bytes((crc8(frame[14:-1]),)) if len(frame) > begin + 2 else frame

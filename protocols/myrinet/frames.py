@@ -1,9 +1,10 @@
 """A Myrinet packet after an Ethernet header, as a Scapy layer.
 
-It has a source route, of which every switch consumes a byte; the packet type, to which upper layers are bound; and,
-after their data, a CRC-8 over all of it (ANSI/VITA 26-1998). `envelope.py` implements the same format without Scapy.
+The packet has a source route, of which every switch consumes a byte; the packet type, to which upper layers are bound;
+the upper layers' data; and a CRC-8 over all of these (ANSI/VITA 26-1998). `envelope.py` implements the same format
+without Scapy.
 
-A protocol's layer is bound to it, and follows it in the protocol's STACKS:
+A protocol's layer is bound to this layer, and follows it in the protocol's STACKS:
 
     bind_layers(Myrinet, Mine, type=0x0007)
     STACKS = {"frame": (Ether, Myrinet, Mine)}
@@ -53,7 +54,7 @@ class Myrinet(Packet):
         return packet + bytes((crc8(packet) if self.crc8 is None else self.crc8,))
 
     def build_padding(self) -> bytes:
-        return b""  # `post_build` puts it before the CRC-8
+        return b""  # `post_build` has put the padding before the CRC-8
 
     def pre_dissect(self, s: bytes) -> bytes:
         self.computed = crc8(s[:-1]) if s else None

@@ -1,8 +1,8 @@
 """A NIC of a source-routed network, for firmware without source routing.
 
-The firmware sends and receives frames in its codec's form, addressed by MAC. The router below adds the route to the MAC
-and Myrinet's CRC-8 to sent frames, and removes both from received frames (`envelope`). The NIC's mapper computes the
-routes (`mapper`). A frame to a NIC without a known route is dropped and counted; the firmware's protocol resends it
+The firmware sends and receives frames in its codec's form, addressed by MAC. Below it, a router adds the destination's
+route and Myrinet's CRC-8 to sent frames, and removes both from received frames (`envelope`). The NIC's mapper provides
+the routes (`mapper`). A frame to a NIC without a known route is dropped and counted; the firmware's protocol resends it
 like a lost frame.
 """
 
@@ -19,36 +19,37 @@ from protocols.core.memory import SharedDmaMemory
 from protocols.core.split_memory import OnDoorbell, SharedActions, SharedNic, SplitDriver
 from protocols.myrinet.envelope import ETHERNET, MAX_HOPS, add_envelope, remove_envelope
 from protocols.myrinet.fields import MAPPING
-from protocols.myrinet.mapper.follower import mapper_of, paths_to_functions
+from protocols.myrinet.mapper.follower import make_mapper, paths_to_functions
 from protocols.myrinet.mapper.route_tables import Table
 from protocols.myrinet.mapper.settings import Settings
 
 FRAMING: Final = "source routes"
-"""The framing of these networks (`protocols.core.protocol.Protocol.framings`)."""
+"""The framing of source-routed networks (`protocols.core.protocol.Protocol.framings`)."""
 
-_ENVELOPE: Final = MAX_HOPS + 3
+_MAX_ENVELOPE_SIZE: Final = MAX_HOPS + 3
 """Maximum bytes that Myrinet adds to a frame: route, packet type, CRC-8."""
-_MAPPING: Final = MAPPING.to_bytes(2, "big")
-_MAPPER: Final = Settings()
+_MAPPING_TYPE: Final = MAPPING.to_bytes(2, "big")
+_MAPPER_SETTINGS: Final = Settings()
 
 
 class Router:
-    """The routes of a NIC, by MAC, and its mapper. counters: counters of dropped frames; `unrouted`: no route is known;
-    `envelope_*`: errors of received frames (`envelope.remove_envelope`)."""
+    """The routes of a NIC, by MAC, and the NIC's mapper. is_mapped: whether routes have been installed. counters:
+    numbers of dropped frames; `unrouted`: no route is known; `envelope_*`: errors of received frames
+    (`envelope.remove_envelope`)."""
 
     def __init__(
         self,
         adapter: Adapter,
         send: Callable[[bytes], bool | None],
         send_later: Callable[[Callable[[], bytes]], object],
-        settings: Settings = _MAPPER,
+        settings: Settings = _MAPPER_SETTINGS,
     ) -> None:
         self._adapter: Final = adapter
         self._send: Final = send
         self._send_later: Final = send_later
         self._routes = {adapter.address: b""}
         self.is_mapped = False
-        self.mapper: Final = mapper_of(adapter, self._send_mapping, self._install, settings)
+        self.mapper: Final = make_mapper(adapter, self._send_mapping, self._install, settings)
         self.counters: Final = dict.fromkeys(("unrouted", "envelope_short", "envelope_route", "envelope_crc8"), 0)
 
     def send(self, frame: Buffer) -> bool | None:
@@ -57,14 +58,15 @@ class Router:
         return None if route is None else self._send(add_envelope(bytes(frame), route))
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        """See `FirmwareActions.send_later`. The frame is built at once, since its MAC selects the route."""
+        """Send a low-priority frame along its route; see `FirmwareActions.send_later`. `make` is called at once, since
+        the frame's MAC selects the route."""
         frame = make()
         route = self._route(frame)
         if route is not None:
             self._send_later(partial(add_envelope, frame, route))
 
-    def opened(self, frame: bytes) -> bytes | None:
-        """Convert a received frame to the firmware's form. An invalid frame is counted; the result is None."""
+    def unwrap(self, frame: bytes) -> bytes | None:
+        """Convert a received frame to the firmware's form. Counts an invalid frame, and returns None for it."""
         try:
             return remove_envelope(frame)
         except MalformedError as error:
@@ -78,7 +80,7 @@ class Router:
         return route
 
     def _send_mapping(self, frame: bytes) -> None:
-        """Send a mapper's frame, not queued behind data transfers."""
+        """Send a mapping packet without queueing behind data transfers."""
         self._send_later(lambda: frame)
 
     def _install(self, table: Table) -> None:
@@ -93,8 +95,8 @@ class Router:
 
 
 class RoutedFirmware:
-    """A firmware and its NIC's router. Implements `protocols.core.firmware.Firmware`. firmware: replaced when the host
-    changes, for example."""
+    """A NIC's firmware above a router. Implements `protocols.core.firmware.Firmware`. firmware: the current one; a
+    shared NIC may replace it when a host attaches or detaches."""
 
     def __init__(self, router: Router, firmware: Firmware) -> None:
         self.firmware = firmware
@@ -110,10 +112,10 @@ class RoutedFirmware:
         return firmware if mapper is None else mapper if firmware is None else min(mapper, firmware)
 
     def receive(self, now: int, frame: bytes) -> None:
-        if frame[ETHERNET : ETHERNET + 2] == _MAPPING:
+        if frame[ETHERNET : ETHERNET + 2] == _MAPPING_TYPE:
             self._mapper.receive(now, frame)
-        elif (inner := self._router.opened(frame)) is not None:
-            self.firmware.receive(now, inner)
+        elif (unwrapped := self._router.unwrap(frame)) is not None:
+            self.firmware.receive(now, unwrapped)
 
     def on_doorbell(self, now: int, index: int) -> None:
         self.firmware.on_doorbell(now, index)
@@ -138,7 +140,7 @@ class RoutedFirmware:
 
 
 class _InlineActions:
-    """Implements `Nic`, above a router."""
+    """The actions of a NIC, with frames sent by a router. Implements `Nic`."""
 
     def __init__(self, router: Router, nic: Nic) -> None:
         self.send, self.send_later = router.send, router.send_later
@@ -147,7 +149,7 @@ class _InlineActions:
 
 
 class _SharedActions:
-    """Implements `SharedActions`, above a router."""
+    """The actions of a shared NIC, with frames sent by a router. Implements `SharedActions`."""
 
     def __init__(self, router: Router, nic: SharedActions) -> None:
         self.send, self.send_later = router.send, router.send_later
@@ -156,14 +158,14 @@ class _SharedActions:
 
 
 class _RoutedSharedNic:
-    """Implements `SharedNic`."""
+    """A shared NIC above a router. Implements `SharedNic`."""
 
     def __init__(
         self, adapter: Adapter, nic: SharedActions, make: Callable[[Adapter, SharedActions], SharedNic]
     ) -> None:
         router = Router(adapter, nic.send, nic.send_later)
         self._mtu = adapter.mtu
-        self._nic = make(_inner(adapter), _SharedActions(router, nic))
+        self._nic = make(_inner_adapter(adapter), _SharedActions(router, nic))
         self.firmware: Final = RoutedFirmware(router, self._nic.firmware)
 
     @property
@@ -180,29 +182,29 @@ class _RoutedSharedNic:
         self.firmware.firmware = self._nic.firmware
 
 
-def _inner(adapter: Adapter) -> Adapter:
+def _inner_adapter(adapter: Adapter) -> Adapter:
     """Return the adapter of the firmware above the router: its MTU excludes the envelope."""
-    return replace(adapter, mtu=adapter.mtu - _ENVELOPE)
+    return replace(adapter, mtu=adapter.mtu - _MAX_ENVELOPE_SIZE)
 
 
 def routed_plug(plain: Plug, routed: Plug) -> Plug:
-    """Make a plug that uses `routed` above a router in source-routed networks, and `plain` in other networks. routed:
-    its frames are Myrinet packets of a distinct packet type."""
+    """Make a plug that uses `routed` above a router in source-routed networks, and `plain` in other networks. routed: a
+    plug whose frames are Myrinet packets of a distinct packet type."""
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         if not adapter.routed:
             return plain(adapter, nic)
         router = Router(adapter, nic.send, nic.send_later)
-        agent = routed(_inner(adapter), _InlineActions(router, nic))
+        agent = routed(_inner_adapter(adapter), _InlineActions(router, nic))
         return Agent(RoutedFirmware(router, agent.firmware), agent.host)
 
     return build
 
 
 def routed_split_driver(plain: SplitDriver, routed: SplitDriver) -> SplitDriver:
-    """Make a split driver as `routed_plug` makes a plug. Both have the same host."""
+    """Make a split driver from two, as `routed_plug` makes a plug. Both must have the same host library."""
 
-    def nic(adapter: Adapter, nic: SharedActions) -> SharedNic:
+    def make_nic(adapter: Adapter, nic: SharedActions) -> SharedNic:
         return _RoutedSharedNic(adapter, nic, routed.nic) if adapter.routed else plain.nic(adapter, nic)
 
-    return replace(plain, nic=nic)
+    return replace(plain, nic=make_nic)

@@ -30,8 +30,8 @@ LIVE = Settings(
 class MapperFirmware:
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
         assert adapter.routed
-        station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address)
-        self.mapper = Mapper(station, nic.send, lambda _: None, LIVE)
+        identity = MapperIdentity(adapter.number, adapter.incarnation, adapter.address)
+        self.mapper = Mapper(identity, nic.send, lambda _: None, LIVE)
         self._started = False
 
     @property

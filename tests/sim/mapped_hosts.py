@@ -54,5 +54,5 @@ class Daemons(Native[ActiveMessages]):
         return {
             "replies": sorted(received),
             "routes": {str(number): path.route.hex() for number, path in routes.items()},
-            "leads": daemon.mapper.leads,
+            "leads": daemon.mapper.is_leading,
         }

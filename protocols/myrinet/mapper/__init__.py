@@ -1,5 +1,5 @@
-"""The mapper of a source-routed network: discovers the topology, takes part in the election of a leader, and gives every
-NIC its routes.
+"""The mapper of a source-routed network: it discovers the topology, takes part in the election of a leader, and
+distributes routes to all NICs.
 
 Chun, Mainwaring and Culler (IEEE Micro 18(1), 1998) describe privileged mapper daemons, one for each interface, that
 probe and discover the current topology, and elect a leader that derives a set of mutually deadlock-free routes and

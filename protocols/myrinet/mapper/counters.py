@@ -14,10 +14,11 @@ class Counters:
     answers_received: int = 0
     """First answers to probes, and first returns of loopback probes."""
     late_answers: int = 0
-    """Answers to a try that has expired, to a probe that was answered before, and to a probe of a batch that has ended."""
+    """Answers to a try that has expired, to a probe that has been answered, or to a probe of a batch that has ended."""
     silent: int = 0
     """Probes given up after all tries."""
     answers_sent: int = 0
+    """Answers to probes of other mappers."""
     explorations: int = 0
     """Explorations started."""
     contradictions: int = 0
@@ -33,6 +34,7 @@ class Counters:
     tables_installed: int = 0
     """Tables installed in this NIC."""
     hints_sent: int = 0
+    """Requests to the leader to check the map."""
     hints_received: int = 0
     elections: int = 0
     """Number of times that this mapper began to lead."""
@@ -48,4 +50,5 @@ class Counters:
     leader."""
 
     def counter_values(self) -> dict[str, int]:
+        """Return the counters by name."""
         return {name: getattr(self, name) for name in self.__slots__}

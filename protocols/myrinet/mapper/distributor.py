@@ -16,7 +16,8 @@ from protocols.myrinet.mapper.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """One part of a table for a host. route: to the host."""
+    """One part of a table for a host. part: number of the part. parts: number of the table's parts. route: to the
+    host."""
 
     host: int
     part: int
@@ -27,14 +28,14 @@ class TablePart:
 
 
 class Distributor:
-    """Distributor of tables. send: sends a part."""
+    """Distributor of route tables to hosts. send: sends a part."""
 
     __slots__ = ("_counters", "_in_flight", "_pacer", "_queue", "_send", "_settings", "_timers")
 
     def __init__(self, settings: Settings, counters: Counters, pacer: Pacer, send: Callable[[TablePart], None]) -> None:
         self._settings, self._counters, self._pacer, self._send = settings, counters, pacer, send
         self._queue: deque[tuple[TablePart, int]] = deque()  # part, number of transmissions
-        self._in_flight: dict[tuple[int, int], tuple[TablePart, int]] = {}
+        self._in_flight: dict[tuple[int, int], tuple[TablePart, int]] = {}  # by host and number of the part
         self._timers: Timers[tuple[int, int]] = Timers()
 
     @property
@@ -48,19 +49,22 @@ class Distributor:
         """Whether a table for that host is in flight or queued."""
         return any(part_message.host == host for part_message, _ in (*self._queue, *self._in_flight.values()))
 
-    def queue_table(self, host: int, table: Table, route: Route, way_back: Route) -> None:
-        """Queue a table for a host, replacing an earlier table for it. `on_timer` sends it."""
+    def queue_table(self, host: int, table: Table, route: Route, return_route: Route) -> None:
+        """Queue a table for a host, replacing an earlier table for it. `on_timer` sends it. route, return_route: to the
+        host and back."""
         self._remove(host)
-        payloads = split_table(table, way_back, self._settings.chunk)
+        payloads = split_table(table, return_route, self._settings.chunk)
         for part, payload in enumerate(payloads):
             self._queue.append((TablePart(host, part, len(payloads), table, route, payload), 0))
 
     def stop(self) -> None:
+        """Discard all tables that are not acknowledged."""
         self._queue.clear()
         self._in_flight.clear()
         self._timers = Timers()
 
-    def acknowledged(self, now: int, host: int, version: tuple[int, int], part: int) -> None:
+    def on_acknowledged(self, now: int, host: int, version: tuple[int, int], part: int) -> None:
+        """Handle a host's acknowledgement of a part."""
         sent = self._in_flight.get((host, part))
         if sent is not None and sent[0].table.version == version:
             del self._in_flight[host, part]
@@ -68,6 +72,7 @@ class Distributor:
             self.on_timer(now)
 
     def on_timer(self, now: int) -> None:
+        """Send the parts that may be sent, and resend or give up unacknowledged ones."""
         for key in self._timers.expired(now):
             part_message, tries = self._in_flight.pop(key)
             if tries < self._settings.max_tries:
@@ -85,6 +90,7 @@ class Distributor:
             self._send(part_message)
 
     def _remove(self, host: int) -> None:
+        """Discard the table for a host."""
         self._queue = deque(waiting for waiting in self._queue if waiting[0].host != host)
         for key in [key for key in self._in_flight if key[0] == host]:
             del self._in_flight[key]

@@ -7,20 +7,22 @@ available to us, so the method here is ours:
 
 - A host probe follows a route, and the host at its end answers. The answer identifies the host, and so the switch: a
   host has one cable.
-- A switch probe (loopback) follows a route, is sent back where it came from by delta 0, and returns by the same cables.
-- A comparison is the loopback of switches without hosts. To test whether an *entry*, a cable that leads to some switch,
-  leads to a known switch S at port p, a probe enters by the cable, leaves by the delta that would lead from p to S's
-  port 0, and returns home from there. Every cable and every delta can be taken backwards, so a probe that comes home
-  has passed S; and if the entry is S and p, the probe comes home.
+- A switch probe (loopback) follows a route, is sent back to where it came from by delta 0, and returns by the same
+  cables.
+- A comparison is a loopback probe that identifies a switch without hosts. To test whether an *entry*, a cable that
+  leads to some switch, leads to port p of a known switch S, a probe enters by the cable, leaves by the delta from p to
+  S's port 0, and returns from there by S's route. The probe returns if the entry leads to p of S. Conversely, every
+  cable and every delta can be taken backwards, so that a probe that returns has passed S.
 
-So nothing is inferred that a probe has not shown, and the map covers the whole network that the NIC is connected to. No
-probe that can be answered takes a cable twice in one direction, so that it never waits for itself, with one exception:
-a cable that joins two ports of one switch without hosts. (An entry is no cable to a switch on its own route: those of
-lower levels are known.) A comparison with a wrong switch may go astray and do so; its loss then makes no difference.
+So the map contains only what probes have shown, and covers the whole network to which the NIC is connected. No probe
+that can be answered takes a cable twice in one direction, where it could wait for itself, with one exception: a cable
+that joins two ports of one switch without hosts. (An entry never leads back to a switch on its own route, since the
+cables of earlier levels are known.) A comparison with the wrong switch may take a cable twice; its loss then makes no
+difference.
 
-A level of the breadth-first search is explored at once. Its entries are probed for hosts; if a known one answers, the
-rest of the entry is known. The others are probed for switches. Then entries without a host are compared with switches
-without one, using only the ports that lead to switches and whose cables' other ends are not known yet.
+The entries of a level of the breadth-first search are explored together. They are probed for hosts; if a known host
+answers, the entry's switch is known. The other switches are probed for further switches. Then entries without a host
+are compared with known switches without a host, at those ports that lead to a switch not identified yet.
 """
 
 from __future__ import annotations
@@ -32,85 +34,95 @@ from protocols.myrinet.envelope import Route, reverse_route
 from protocols.myrinet.mapper.network_map import Port, Topology, span
 from protocols.myrinet.mapper.prober import Answer, Batch, HostAnswer, Probe
 
-Asking = Generator[Batch, None, Topology]
-"""Yields batches, is resumed when each is over, and returns a map. Raises ContradictionError."""
+ExplorationTask = Generator[Batch, None, Topology]
+"""Generator that yields batches, is resumed after each, and returns a map. Raises ContradictionError."""
 
 
-def loop(route: Route) -> Route:
-    """Return the loopback route for a route to a switch: there and back."""
+def loopback_route(route: Route) -> Route:
+    """Return the route of a loopback probe to a switch: there, and back by the same cables. route: to the switch."""
     return (*route, 0, *reverse_route(route))
 
 
 @dataclass(slots=True)
 class Entry:
-    """A cable that leads to a switch not identified yet. place: its near end; None: it is the NIC's own cable. Ports
-    are counted from the port of entry."""
+    """A cable that leads to a switch not identified yet. Ports of this switch are counted from the port of entry.
+
+    route: to the switch. place: the near end of the cable; None: it is the NIC's own cable. hosts: hosts by port.
+    switch_ports: ports that lead to switches. is_known: a host whose place is known has answered. used_ports: ports
+    with a host or a switch.
+    """
 
     route: Route
     place: Port | None
     hosts: dict[int, HostAnswer] = field(default_factory=dict)
-    switches: set[int] = field(default_factory=lambda: {0})
-    known: bool = False
-    used: set[int] = field(default_factory=lambda: {0})
+    switch_ports: set[int] = field(default_factory=lambda: {0})
+    is_known: bool = False
+    used_ports: set[int] = field(default_factory=lambda: {0})
 
 
-class FirstHop:
-    """Batch that finds out what is at the other end of the NIC's own cable."""
+class FirstHopScan:
+    """Batch that tests whether the NIC's own cable leads to a host or to a switch. host: the host; None: none has
+    answered. is_switch: a switch has returned the probe."""
 
     has_retries = True
     is_patient = True
 
     def __init__(self) -> None:
-        self.probes = [Probe(True, ()), Probe(False, loop(()))]
+        self.probes = [Probe(True, ()), Probe(False, loopback_route(()))]
         self.host: HostAnswer | None = None
-        self.switch = False
+        self.is_switch = False
 
     def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
-        return not self.switch and self.host is None
+        return not self.is_switch and self.host is None
 
-    def answered(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
-        self.host, self.switch = answer, answer is None
+    def on_answer(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
+        self.host, self.is_switch = answer, answer is None
 
 
-class Scan:
-    """Batch that finds out which ports of the entries' switches have hosts, or lead to switches."""
+class PortScan:
+    """Batch that tests which ports of the entries' switches have hosts, or lead to switches."""
 
     has_retries = True
     is_patient = False
 
-    def __init__(self, entries: Sequence[Entry], ports: int, hosts: bool, at: dict[int, Port]) -> None:
-        """at: known places of hosts."""
-        self._entries, self._ports, self._at = entries, ports, at
+    def __init__(self, entries: Sequence[Entry], ports: int, for_hosts: bool, known_places: dict[int, Port]) -> None:
+        """ports: maximum ports of a switch. for_hosts: test for hosts; otherwise for switches. known_places: known
+        places of hosts, by number."""
+        self._entries, self._ports, self._known_places = entries, ports, known_places
         self.probes: list[Probe] = []
         for index, entry in enumerate(entries):
-            for port in span(entry.used, ports):
-                if port not in entry.used:
+            for port in span(entry.used_ports, ports):
+                if port not in entry.used_ports:
                     route = (*entry.route, port)
-                    self.probes.append(Probe(hosts, route if hosts else loop(route), (index, port)))
+                    route = route if for_hosts else loopback_route(route)
+                    self.probes.append(Probe(for_hosts, route, (index, port)))
 
     def is_wanted(self, probe: Probe) -> bool:
         index, port = probe.target
         entry = self._entries[index]
-        return not entry.known and port not in entry.used and port in span(entry.used, self._ports)
+        is_open = port not in entry.used_ports and port in span(entry.used_ports, self._ports)
+        return is_open and not entry.is_known
 
-    def answered(self, probe: Probe, answer: Answer) -> None:
+    def on_answer(self, probe: Probe, answer: Answer) -> None:
         index, port = probe.target
         entry = self._entries[index]
-        entry.used.add(port)
+        entry.used_ports.add(port)
         if answer is None:
-            entry.switches.add(port)
+            entry.switch_ports.add(port)
         else:
             entry.hosts[port] = answer
-            entry.known |= answer.number in self._at
+            entry.is_known |= answer.number in self._known_places
 
 
-class Comparison:
-    """Batch that tests whether an entry leads to one of these switches, at one of these ports."""
+class SwitchComparison:
+    """Batch that tests whether an entry leads to one of these ports of known switches. place: the port; None: none has
+    been confirmed."""
 
     has_retries = True
     is_patient = False
 
     def __init__(self, entry: Entry, places: Sequence[Port], routes: Sequence[Route]) -> None:
+        """routes: to all known switches."""
         self._places = places
         self.probes = [
             Probe(False, (*entry.route, -place.port, *reverse_route(routes[place.switch])), (index, 0))
@@ -121,48 +133,50 @@ class Comparison:
     def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
         return self.place is None
 
-    def answered(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
+    def on_answer(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
         self.place = self._places[probe.target[0]]
 
 
-def explore(me: int, ports: int, has_losses: Callable[[], bool]) -> Asking:
-    """Explore the network. me: the mapper's own number. ports: maximum ports of a switch. has_losses: whether probes have
-    been lost, so that silence of a port proves little."""
+def explore(me: int, ports: int, has_losses: Callable[[], bool]) -> ExplorationTask:
+    """Explore the network. me: number of the mapper's own NIC. ports: maximum ports of a switch. has_losses: returns
+    whether probes have been lost, so that a silent port may be connected."""
     topology = Topology(me)
-    first = FirstHop()
+    first = FirstHopScan()
     yield first
     if first.host is not None and first.host.number != me:
         topology.hosts[first.host.number] = first.host
-    if not first.switch:
+    if not first.is_switch:
         return topology
-    return (yield from _Exploration(topology, ports, has_losses).levels())
+    return (yield from _Exploration(topology, ports, has_losses).explore_levels())
 
 
 class _Exploration:
+    """An exploration behind the first switch."""
+
     def __init__(self, topology: Topology, ports: int, has_losses: Callable[[], bool]) -> None:
         self._map, self._ports, self._has_losses = topology, ports, has_losses
-        self._hostless: list[int] = []
-        self._open: dict[int, set[int]] = {}  # for each switch, its ports to unidentified switches
+        self._hostless_switches: list[int] = []
+        self._open_ports: dict[int, set[int]] = {}  # ports of each switch that lead to switches not identified yet
 
-    def levels(self) -> Asking:
+    def explore_levels(self) -> ExplorationTask:
         entries = [Entry((), None)]
         while entries:
-            yield Scan(entries, self._ports, True, self._map.at)
-            named: dict[int, Entry] = {}  # new switches with a host, by number
-            rest: list[Entry] = []
+            yield PortScan(entries, self._ports, True, self._map.at)
+            new_switches: dict[int, Entry] = {}  # new switches with a host, by number
+            hostless: list[Entry] = []
             for entry in entries:
                 if entry.hosts or entry.place is None:
-                    self._merge_by_hosts(entry, named)
+                    self._merge_by_hosts(entry, new_switches)
                 else:
-                    rest.append(entry)
-            rest = [entry for entry in rest if self._is_open(entry)]
-            yield Scan([*named.values(), *rest], self._ports, False, {})
-            for switch, entry in named.items():
-                self._leads_on(switch, entry)
-            for entry in rest:
+                    hostless.append(entry)
+            hostless = [entry for entry in hostless if self._is_open(entry)]
+            yield PortScan([*new_switches.values(), *hostless], self._ports, False, {})
+            for switch, entry in new_switches.items():
+                self._add_open_ports(switch, entry)
+            for entry in hostless:
                 if self._is_open(entry):
                     yield from self._merge_by_comparison(entry)
-            entries = self._frontier()
+            entries = self._next_level()
         return self._map
 
     def _is_open(self, entry: Entry) -> bool:
@@ -170,8 +184,9 @@ class _Exploration:
         place = entry.place
         return place is None or place.port not in self._map.ends[place.switch]
 
-    def _merge_by_hosts(self, entry: Entry, named: dict[int, Entry]) -> None:
-        """Identify the entry's switch, possibly a new one, by its hosts."""
+    def _merge_by_hosts(self, entry: Entry, new_switches: dict[int, Entry]) -> None:
+        """Identify the entry's switch, possibly a new one, by its hosts. new_switches: entries of this level's new
+        switches, by number; a new one is added."""
         topology = self._map
         shift, place = 0, None
         for port, host in sorted(entry.hosts.items()):
@@ -179,69 +194,71 @@ class _Exploration:
                 place = topology.at[host.number]
                 shift = place.port - port
                 break
-        switch = self._add(entry) if place is None else place.switch
+        switch = self._add_switch(entry) if place is None else place.switch
         if place is None:
-            named[switch] = entry
+            new_switches[switch] = entry
             if entry.place is None:
                 topology.attach(Port(switch, 0), topology.me)
-        elif switch in named:
-            # Each entry may know a host that the other does not.
-            named[switch].used.update(port + shift for port in entry.hosts)
+        elif switch in new_switches:
+            # Each of the two entries may have a host that the other does not have.
+            new_switches[switch].used_ports.update(port + shift for port in entry.hosts)
         for port, host in entry.hosts.items():
             topology.attach(Port(switch, port + shift), host.number)
             if host.number != topology.me:
                 topology.hosts[host.number] = host
-        self._lead_to(entry, Port(switch, shift))
+        self._connect(entry, Port(switch, shift))
 
     def _merge_by_comparison(self, entry: Entry) -> Generator[Batch, None, None]:
-        """Identify the entry's switch, possibly a new one, which has no hosts."""
+        """Identify the entry's switch, possibly a new one, which has no hosts, by comparison with known switches."""
         places = [
             Port(switch, port)
-            for switch in self._hostless
-            for port in sorted(self._open[switch])
+            for switch in self._hostless_switches
+            for port in sorted(self._open_ports[switch])
             if (switch, port) != entry.place and self._fits(entry, switch, port)
         ]
-        comparison = Comparison(entry, places, self._map.routes)
+        comparison = SwitchComparison(entry, places, self._map.routes)
         if places:
             yield comparison
         place = comparison.place
         if place is None:
-            place = Port(self._add(entry), 0)
-            self._hostless.append(place.switch)
-            self._lead_to(entry, place)
-            self._leads_on(place.switch, entry)
+            place = Port(self._add_switch(entry), 0)
+            self._hostless_switches.append(place.switch)
+            self._connect(entry, place)
+            self._add_open_ports(place.switch, entry)
         else:
-            self._lead_to(entry, place)
+            self._connect(entry, place)
 
     def _fits(self, entry: Entry, switch: int, port: int) -> bool:
-        """Whether the entry's ports may be those of a switch, entered by a port."""
-        ports = {switch + port for switch in entry.switches}
-        known = self._open[switch] | set(self._map.ends[switch])
+        """Whether the entry may lead to this port of a known switch, by the ports that lead to switches."""
+        ports = {port + switch_port for switch_port in entry.switch_ports}
+        known_ports = self._open_ports[switch] | set(self._map.ends[switch])
         if self._has_losses():
-            together = ports | known
-            return max(together) - min(together) < self._ports
-        return ports == known
+            all_ports = ports | known_ports
+            return max(all_ports) - min(all_ports) < self._ports
+        return ports == known_ports
 
-    def _add(self, entry: Entry) -> int:
+    def _add_switch(self, entry: Entry) -> int:
         switch = self._map.add(entry.route)
-        self._open[switch] = set()
+        self._open_ports[switch] = set()
         return switch
 
-    def _leads_on(self, switch: int, entry: Entry) -> None:
-        """Note the ports at which further switches are."""
-        self._open[switch].update(port for port in entry.switches if port not in self._map.ends[switch])
+    def _add_open_ports(self, switch: int, entry: Entry) -> None:
+        """Add the ports of a new switch that lead to switches not identified yet. entry: of the switch."""
+        self._open_ports[switch].update(port for port in entry.switch_ports if port not in self._map.ends[switch])
 
-    def _lead_to(self, entry: Entry, place: Port) -> None:
+    def _connect(self, entry: Entry, place: Port) -> None:
+        """Add the entry's cable to the map. place: its far end."""
         near = entry.place
         if near is not None:
             self._map.connect(near, place)
-            self._open[near.switch].discard(near.port)
-        self._open[place.switch].discard(place.port)
+            self._open_ports[near.switch].discard(near.port)
+        self._open_ports[place.switch].discard(place.port)
 
-    def _frontier(self) -> list[Entry]:
+    def _next_level(self) -> list[Entry]:
+        """Return the entries of the next level: the cables to switches not identified yet."""
         topology = self._map
         return [
             Entry((*topology.routes[switch], port), Port(switch, port))
-            for switch, ports in self._open.items()
+            for switch, ports in self._open_ports.items()
             for port in sorted(ports)
         ]

@@ -1,5 +1,5 @@
-"""Mappers of NICs with several functions. The first function has the mapper; the other functions have a follower, which
-receives route tables from it.
+"""Mapping in NICs with several functions. The first function has the mapper; each other function has a follower, which
+receives route tables from the mapper.
 
 The functions share a cable, so the same routes lead to all of them, and one mapper is sufficient. It forwards each
 table within the NIC, without loss.
@@ -21,7 +21,7 @@ from protocols.myrinet.mapper.settings import Settings
 
 
 class Follower:
-    """Receiver of the route tables of another function's mapper. address, mapper: MACs of this function, and of the
+    """Receiver of the route tables of another function's mapper. address: MAC of this function. mapper: MAC of the
     function with the mapper. install: installs the function's routes. Implements the interface of `mapper.Mapper`."""
 
     deadline = None
@@ -31,7 +31,7 @@ class Follower:
         self._address = address
         self._mapper = mapper
         self._install = install
-        self._collected: PartialTable | None = None
+        self._partial_table: PartialTable | None = None
 
     def start(self, now: int) -> None:
         """Do nothing: routes arrive in frames."""
@@ -39,8 +39,9 @@ class Follower:
     def on_timer(self, now: int) -> None:
         """Do nothing: there is no deadline."""
 
-    def unreachable(self, now: int, number: int) -> None:
-        """Do nothing: the mapper finds an unreachable peer by the messages of its own function, or by its checks."""
+    def on_unreachable(self, now: int, number: int) -> None:
+        """Do nothing: the mapper detects an unreachable peer by the messages of its own function, or by checks of the
+        map."""
 
     def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002
         """Handle a frame, valid or not. Probes reach all functions; only the mapper answers them."""
@@ -51,10 +52,10 @@ class Follower:
             if to != self._address or sender != self._mapper or kind != KIND_TABLE or part >= parts:
                 self.counters.strangers += 1
                 return
-            collected, version = self._collected, (epoch, author)
-            if collected is None or (collected.version, collected.count) != (version, parts):
-                collected = self._collected = PartialTable(version, parts)
-            table = collected.add(part, paths_of(payload))
+            partial_table, version = self._partial_table, (epoch, author)
+            if partial_table is None or (partial_table.version, partial_table.count) != (version, parts):
+                partial_table = self._partial_table = PartialTable(version, parts)
+            table = partial_table.add(part, paths_of(payload))
         except MalformedError as error:
             if error.reason in ("check", "crc8"):
                 self.counters.corrupt += 1
@@ -62,7 +63,7 @@ class Follower:
                 self.counters.malformed += 1
             return
         if table is not None:
-            self._collected = None
+            self._partial_table = None
             self.counters.tables_installed += 1
             self._install(table)
 
@@ -70,16 +71,16 @@ class Follower:
         return self.counters.counter_values()
 
 
-def mapper_of(
+def make_mapper(
     adapter: Adapter, send: Callable[[bytes], None], install: Callable[[Table], None], settings: Settings
 ) -> Mapper | Follower:
-    """Make the mapper of a function. send, install: as for `mapper.Mapper`."""
+    """Make the mapper of a function: the NIC's mapper, or a follower. send, install: as for `mapper.Mapper`."""
     addresses, host = adapter.addresses, adapter.host_of(adapter.number)
     if host != adapter.number:
         return Follower(adapter.address, addresses[host], install)
     siblings = tuple([addresses[number] for number in adapter.siblings])
-    station = MapperIdentity(adapter.number, adapter.incarnation, adapter.address, siblings)
-    return Mapper(station, send, install, settings)
+    identity = MapperIdentity(adapter.number, adapter.incarnation, adapter.address, siblings)
+    return Mapper(identity, send, install, settings)
 
 
 def paths_to_functions(adapter: Adapter, table: Table) -> Mapping[int, Path]:

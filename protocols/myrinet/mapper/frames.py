@@ -1,7 +1,7 @@
-"""The mapper's frames: the definition of their format, as Scapy layers.
+"""Format of the mapper's frames, as a Scapy layer.
 
-They are Myrinet packets of the mapping type (`protocols.myrinet`); the format after the type is ours. Numbers are in
-network byte order. `codec.py` is generated from this file.
+The frames are Myrinet packets of the mapping type (`protocols.myrinet`); the format after the type is ours. Numbers are
+in network byte order. `codec.py` is generated from this module.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class Mapping(LengthCheckLayer):
 
     name = "Mapping"
     fields_desc = [  # noqa: RUF012
-        # PROBE: the receiver answers; the payload is the route of the probe. LOOP: returns to its sender. TABLE: a part
-        # of a host's routes, see route_tables.py for the payload. HINT: the leader should check the map.
+        # PROBE: the receiver answers; the payload is the route of the probe. LOOP: the frame returns to its sender.
+        # TABLE: a part of a host's routes; `route_tables` has the format of the payload. HINT: the leader should check
+        # the map.
         ByteEnumField(
             "kind",
             PROBE,
@@ -41,11 +42,11 @@ class Mapping(LengthCheckLayer):
         # Node number of the leader known to the sender, which may be the sender itself; 65535: unknown.
         ShortField("leader", 0),
         XIntField("incarnation", 0),  # of the sending NIC
-        IntField("number", 0),  # number of the probe; in an answer that of the answered probe
+        IntField("number", 0),  # number of the probe; of an ANSWER: of the answered probe
         IntField("epoch", 0),  # of the table, or of the sender's table; 0: none
         ShortField("author", 0),  # node number of the leader that made that table
         ShortField("part", 0),  # of a table, from 0
-        ShortField("parts", 0),  # of a table
+        ShortField("parts", 0),  # number of parts of the table
         ShortField("length", None),  # bytes of payload
         # CRC-32 as in zlib over the frame from the first byte to the end of the payload, without this field.
         XIntField("check", None),

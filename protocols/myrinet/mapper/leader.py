@@ -1,6 +1,6 @@
-"""The task of the leading mapper: explore the network, compute routes, and keep both up to date while it leads.
+"""The task of the leading mapper: explore the network, and keep the map up to date while it leads.
 
-It is a generator that yields a batch of probes to run, or a pause.
+The task is a generator that yields a batch of probes to run, or a pause.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from protocols.myrinet.mapper.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait for that many nanoseconds, or until a hint to check the map."""
+    """Request to wait for `time` nanoseconds, or until a hint to check the map."""
 
     time: int
 
 
-Duty = Generator[Batch | Pause, int, None]
-"""A leader's generator, which is sent the time whenever it is resumed."""
+LeaderTask = Generator[Batch | Pause, int, None]
+"""Generator of the leading mapper; the value sent to it is the time."""
 
 
 class MapListener(Protocol):
     """Receiver of a leader's maps."""
 
     def is_doubtful(self, topology: Topology) -> bool:
-        """Whether a map has to be confirmed by another exploration, since all hosts seem to have disappeared."""
+        """Whether another exploration must confirm a map, since all hosts seem to have disappeared."""
         ...
 
     def adopt(self, topology: Topology) -> None:
         """Use a new map of the network."""
         ...
 
-    def seen(self, hosts: dict[int, HostAnswer]) -> None:
-        """Handle an unchanged map. hosts: that have answered."""
+    def on_unchanged(self, hosts: dict[int, HostAnswer]) -> None:
+        """Handle a check that found the map unchanged. hosts: those that have answered."""
         ...
 
 
 def lead(
     me: int, settings: Settings, counters: Counters, has_losses: Callable[[], bool], listener: MapListener
-) -> Duty:
-    """Lead until the generator is closed. It first yields a pause of 0, so that the time can be sent to it."""
+) -> LeaderTask:
+    """Lead until the generator is closed. me: number of the mapper's own NIC. The generator first yields a pause of 0,
+    so that the time can be sent to it afterwards."""
     yield Pause(0)
     while True:
         counters.explorations += 1
@@ -74,21 +75,21 @@ def _explore(me: int, settings: Settings, has_losses: Callable[[], bool]) -> Gen
         return topology
 
 
-def _watch(topology: Topology, settings: Settings, counters: Counters, listener: MapListener) -> Duty:
+def _watch(topology: Topology, settings: Settings, counters: Counters, listener: MapListener) -> LeaderTask:
     """Check the map until a change requires an exploration, or the next exploration is due."""
     turn = 0
     start_time: int | None = None
     while True:
         now = yield Pause(settings.watch)
         start_time = now if start_time is None else start_time
-        changed = yield from _check_map(topology, settings, turn, listener)
-        if changed is None:
+        checked_topology = yield from _check_map(topology, settings, turn, listener)
+        if checked_topology is None:
             break
-        if changed is topology:
+        if checked_topology is topology:
             counters.watches += 1
         else:
             counters.changes += 1
-            topology = changed
+            topology = checked_topology
             listener.adopt(topology)
         turn += 1
         if settings.refresh and now - start_time >= settings.refresh:
@@ -99,7 +100,8 @@ def _watch(topology: Topology, settings: Settings, counters: Counters, listener:
 def _check_map(
     topology: Topology, settings: Settings, turn: int, listener: MapListener
 ) -> Generator[Batch | Pause, int, Topology | None]:
-    """Check the map once. Return it, possibly with changed hosts; None: a new exploration is required."""
+    """Check the map once. Returns the map, a map with changed hosts, or None if a new exploration is required. turn:
+    number of the check, which selects the silent ports that are probed."""
     check = MapCheck(topology)
     yield check
     if check.is_wrong:
@@ -108,7 +110,7 @@ def _check_map(
         absence = AbsenceCheck(topology, check.missing)
         yield absence
         return None if absence.is_wrong else topology.without_hosts(absence.gone) if absence.gone else topology
-    listener.seen(check.answers)
+    listener.on_unchanged(check.answers)
     silent_ports = SilentPortCheck(topology, settings.ports, settings.slices, turn)
     yield silent_ports
     if silent_ports.is_wrong:

@@ -2,8 +2,8 @@
 
 Every mapper answers probes. The reachable mapper with the lowest number leads. A mapper that has not received frames
 from or about a better leader for some time starts to explore. Its probes announce it as leader to the mappers that they
-reach; a mapper that is, or knows, a better leader reports that in its answer. Only a leader's own frames prove that it
-is up: reports of other mappers are valid for a limited time.
+reach; a mapper that is, or follows, a better leader reports that leader in its answer. Only a leader's own frames prove
+that it is up; reports of other mappers are valid for a limited time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocols.myrinet.mapper.codec import (
 )
 from protocols.myrinet.mapper.counters import Counters
 from protocols.myrinet.mapper.distributor import Distributor, TablePart
-from protocols.myrinet.mapper.leader import Duty, Pause, lead
+from protocols.myrinet.mapper.leader import LeaderTask, Pause, lead
 from protocols.myrinet.mapper.network_map import Topology
 from protocols.myrinet.mapper.prober import HostAnswer, Pacer, Probe, Prober
 from protocols.myrinet.mapper.route_tables import PartialTable, Path, Table, paths_of, return_route_of, split_table
@@ -35,14 +35,16 @@ from protocols.myrinet.mapper.settings import Settings
 
 BROADCAST: Final = b"\xff" * 6
 NOBODY: Final = 0xFFFF
-"""Not a node's number: the leader field of a frame whose sender knows no leader."""
+"""Value of the leader field of a frame whose sender knows no leader; not a node's number."""
 _MAX_STAGGERED: Final = 64
+"""Maximum multiple of `Settings.stagger` by which a mapper delays its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class MapperIdentity:
-    """The mapper's own NIC. number: its node's, unique and below 65535. incarnation: increases with every restart.
-    address: its MAC. siblings: MACs of the NIC's other functions, which get its routes (`follower`)."""
+    """Identity of the mapper's own NIC. number: of its node, unique and below 65535. incarnation: increases with every
+    restart. address: its MAC. siblings: MACs of the NIC's other functions, to which the mapper sends the routes
+    (`follower`)."""
 
     number: int
     incarnation: int
@@ -67,19 +69,19 @@ class _Contents:
 
 class Mapper:
     """A mapper. send: puts a complete frame on the wire. install: replaces the NIC's routes; the table has a route to
-    every reachable NIC. Both are called by methods of the mapper, and must not call the mapper. The caller checks the
-    deadline after every call."""
+    every reachable NIC. Both are called by methods of the mapper, and must not call the mapper. The owner of the mapper
+    checks the deadline after every call of a method."""
 
     def __init__(
         self,
-        station: MapperIdentity,
+        identity: MapperIdentity,
         send: Callable[[bytes], None],
         install: Callable[[Table], None],
         settings: Settings | None = None,
     ) -> None:
         self.settings = settings = settings or Settings()
         self.counters = counters = Counters()
-        self.station = station
+        self.identity = identity
         self._send, self._install = send, install
         pacer = Pacer(settings.interval, settings.burst)
         self._prober = Prober(settings, counters, pacer, self._send_probe)
@@ -88,16 +90,16 @@ class Mapper:
         """The NIC's current routes."""
         self.topology: Topology | None = None
         """The map, if this mapper leads and has explored the network."""
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, Table] = {}  # of a leader: the tables of all hosts, by number
         self._epoch = 0  # the latest known epoch
         self._leader: int | None = None
-        self._proof: int | None = None  # until when the leader is considered up
-        self._lead_at: int | None = None
-        self._probed_by: bytes | None = None  # reverse route of the leader's last probe
-        self._task: Duty | None = None
+        self._leader_valid_until: int | None = None  # time until which the leader is considered up
+        self._lead_at: int | None = None  # time at which this mapper starts to lead
+        self._route_to_leader: bytes | None = None  # the reverse of the route of the leader's last probe
+        self._task: LeaderTask | None = None
         self._resume_at: int | None = None
-        self._hinted = -settings.timeout  # when the leader was last given a hint
-        self._collected: PartialTable | None = None
+        self._last_hint_at = -settings.timeout  # time of the last hint to the leader
+        self._partial_table: PartialTable | None = None
         self._now = 0
 
     @property
@@ -106,7 +108,8 @@ class Mapper:
         return self._leader
 
     @property
-    def leads(self) -> bool:
+    def is_leading(self) -> bool:
+        """Whether this mapper leads."""
         return self._task is not None
 
     @property
@@ -116,24 +119,24 @@ class Mapper:
         return min((time for time in when if time is not None), default=None)
 
     def start(self, now: int) -> None:
-        """Start; called once. Mappers with low numbers start earlier, so that not all explore at the same time. A mapper
-        that has received frames before leads already, or follows."""
+        """Start the mapper; called once. Mappers with low numbers start to lead earlier, so that not all explore at the
+        same time. A mapper that has received a leader's frame before the start leads or follows already."""
         self._now = now
         if self._leader is None:
-            self._wait(now + self.settings.stagger * min(self.station.number, _MAX_STAGGERED))
+            self._schedule_leading(now + self.settings.stagger * min(self.identity.number, _MAX_STAGGERED))
 
     def on_timer(self, now: int) -> None:
         """Handle the deadline, which has passed."""
         self._now = now
         if self._lead_at is not None and now >= self._lead_at:
-            self._begin(now)
+            self._start_leading(now)
         self._distributor.on_timer(now)
-        if self._prober.busy:
+        if self._prober.is_busy:
             self._prober.on_timer(now)
         self._run_task(now)
 
-    def unreachable(self, now: int, number: int) -> None:
-        """Report that the NIC does not reach a node: the leader should check the map at once."""
+    def on_unreachable(self, now: int, number: int) -> None:
+        """Handle a report that the NIC does not reach a node: the leader should check the map at once."""
         if self.table is None or number in self.table.paths:
             self._hint(now)
 
@@ -145,9 +148,9 @@ class Mapper:
                 codec.unpack_frame(remove_envelope(frame))
             )
             contents = _Contents(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
-            if to not in (self.station.address, BROADCAST) or source == NOBODY:
+            if to not in (self.identity.address, BROADCAST) or source == NOBODY:
                 self.counters.strangers += 1
-            elif source == self.station.number:
+            elif source == self.identity.number:
                 self._on_return(now, kind, contents)
             elif kind == KIND_PROBE:
                 self._on_probe(now, contents)
@@ -156,7 +159,7 @@ class Mapper:
             elif kind == KIND_TABLE:
                 self._on_table(now, contents)
             elif kind == KIND_ACK:
-                self._distributor.acknowledged(now, source, contents.version, part)
+                self._distributor.on_acknowledged(now, source, contents.version, part)
             elif kind == KIND_HINT:
                 self.counters.hints_received += 1
                 self._check_map(now)
@@ -175,15 +178,16 @@ class Mapper:
 
     # Election.
 
-    def _wait(self, when: int) -> None:
+    def _schedule_leading(self, when: int) -> None:
+        """Set the time at which this mapper starts to lead, if it may lead."""
         self._lead_at = when if self.settings.leads else None
 
-    def _begin(self, now: int) -> None:
+    def _start_leading(self, now: int) -> None:
         """Start to lead."""
-        self._lead_at = self._proof = self._probed_by = None
-        self._leader = self.station.number
+        self._lead_at = self._leader_valid_until = self._route_to_leader = None
+        self._leader = self.identity.number
         self.counters.elections += 1
-        self._task = lead(self.station.number, self.settings, self.counters, lambda: self._prober.has_losses, self)
+        self._task = lead(self.identity.number, self.settings, self.counters, lambda: self._prober.has_losses, self)
         next(self._task)
         self._resume_at = now
 
@@ -197,72 +201,72 @@ class Mapper:
             self._prober.stop()
             self._distributor.stop()
         self._leader = leader
-        self._probed_by = None
+        self._route_to_leader = None
 
     def _on_leader_frame(self, now: int, leader: int) -> bool:
-        """Handle a frame from a leader. Return whether to follow this leader."""
+        """Handle a probe or a table from a leader. Returns whether this mapper follows that leader."""
         best = self._leader
         if best is not None and leader > best and self._is_leader_up(now):
             return False
-        if self.settings.leads and leader > self.station.number:
-            if not self.leads:
-                self._begin(now)
+        if self.settings.leads and leader > self.identity.number:
+            if not self.is_leading:
+                self._start_leading(now)
             return False
         if leader != best:
             self._follow(leader)
-        self._proof = now + self.settings.patience
-        self._wait(self._proof + self.settings.stagger * self._rank())
+        self._leader_valid_until = now + self.settings.patience
+        self._schedule_leading(self._leader_valid_until + self.settings.stagger * self._rank())
         return True
 
     def _is_leader_up(self, now: int) -> bool:
         """Whether the leader is considered up."""
-        return self._proof is not None and now < self._proof
+        return self._leader_valid_until is not None and now < self._leader_valid_until
 
     def _on_reported_leader(self, now: int, leader: int) -> None:
         """Handle a report of a better leader, whose frames should arrive soon."""
         if self._leader is None or leader < self._leader:
             self._follow(leader)
-            self._wait(now + self.settings.rumour + self.settings.stagger * self._rank())
+            self._schedule_leading(now + self.settings.rumour + self.settings.stagger * self._rank())
 
     def _rank(self) -> int:
-        """Position among the mappers that may lead if the leader fails; they start in this order."""
+        """Return the position among the mappers that may lead if the leader fails; they start in this order."""
         if self.table is None:
-            return min(self.station.number, _MAX_STAGGERED)
-        return min(sum(number < self.station.number for number in self.table.paths), _MAX_STAGGERED)
+            return min(self.identity.number, _MAX_STAGGERED)
+        return min(sum(number < self.identity.number for number in self.table.paths), _MAX_STAGGERED)
 
     # Probes.
 
     def _send_probe(self, probe: Probe, number: int) -> None:
         route = route_bytes(probe.route)
         if probe.is_to_host:
-            self._post(KIND_PROBE, route, BROADCAST, number=number, payload=route)
+            self._send_frame(KIND_PROBE, route, BROADCAST, number=number, payload=route)
         else:
-            self._post(KIND_LOOP, route, self.station.address, number=number)
+            self._send_frame(KIND_LOOP, route, self.identity.address, number=number)
 
     def _on_return(self, now: int, kind: int, contents: _Contents) -> None:
-        if contents.sender != self.station.address or contents.incarnation != self.station.incarnation:
+        if contents.sender != self.identity.address or contents.incarnation != self.identity.incarnation:
             self.counters.strangers += 1
         elif kind == KIND_LOOP:
-            self._prober.answer(now, contents.number, None)
+            self._prober.on_answer(now, contents.number, None)
         elif kind == KIND_PROBE:
-            station = self.station
-            self._prober.answer(now, contents.number, HostAnswer(station.number, station.incarnation, station.address))
+            me = self.identity
+            self._prober.on_answer(now, contents.number, HostAnswer(me.number, me.incarnation, me.address))
 
     def _on_probe(self, now: int, contents: _Contents) -> None:
         return_route = route_bytes(reverse_route(route_of(contents.payload)))
         if self._on_leader_frame(now, contents.source):
-            self._probed_by = return_route
+            self._route_to_leader = return_route
         else:
-            self._hint(now)  # it does not know our leader, which may not know it either
+            self._hint(now)  # the prober does not follow our leader, which may not have discovered it either
         self.counters.answers_sent += 1
-        self._post(KIND_ANSWER, return_route, contents.sender, number=contents.number, version=self._version)
+        self._send_frame(KIND_ANSWER, return_route, contents.sender, number=contents.number, version=self._version)
 
     def _on_answer(self, now: int, contents: _Contents) -> None:
         self._update_epoch(contents.version[0])
-        if contents.leader < self.station.number:
+        if contents.leader < self.identity.number:
             self._on_reported_leader(now, contents.leader)
-        elif self.leads:
-            self._prober.answer(
+        elif self.is_leading:
+            self._prober.on_answer(
                 now,
                 contents.number,
                 HostAnswer(contents.source, contents.incarnation, contents.sender, *contents.version),
@@ -275,8 +279,8 @@ class Mapper:
     # Duties of a leader.
 
     def _run_task(self, now: int) -> None:
-        """Continue the leader's task until it waits."""
-        while self._task is not None and not self._prober.busy:
+        """Continue the leader's task until it pauses or runs a batch."""
+        while self._task is not None and not self._prober.is_busy:
             if self._resume_at is not None and now < self._resume_at:
                 return
             self._resume_at = None
@@ -287,15 +291,16 @@ class Mapper:
                 self._prober.run(now, request)
 
     def is_doubtful(self, topology: Topology) -> bool:
-        """Implements `leader.MapListener`. A busy machine answers late; meanwhile frames of a better leader may
-        arrive."""
+        """Implement `leader.MapListener`: a busy machine may answer late, and frames of a better leader may arrive
+        before the next exploration."""
         return not topology.hosts and self.table is not None and bool(self.table.paths)
 
     def adopt(self, topology: Topology) -> None:
-        """Implements `leader.MapListener`."""
+        """Implement `leader.MapListener`: compute the tables of all hosts, install the own one, and distribute the
+        others."""
         self.topology = topology
         routing = Routing(topology)
-        me = self.station
+        me = self.identity
         addresses = {me.number: me.address} | {number: host.address for number, host in topology.hosts.items()}
         paths = {
             source: {
@@ -308,14 +313,13 @@ class Mapper:
             self._tables = {number: Table(epoch, me.number, routes) for number, routes in paths.items()}
         self._install_table(self._tables[me.number])
         self._distributor.stop()
-        self.seen(topology.hosts)
+        self.on_unchanged(topology.hosts)
 
-    def seen(self, hosts: Mapping[int, HostAnswer]) -> None:
-        """Implements `leader.MapListener`. Send tables to the hosts that lack the current one."""
-        author = self.station.number
+    def on_unchanged(self, hosts: Mapping[int, HostAnswer]) -> None:
+        """Implement `leader.MapListener`: send tables to the hosts that do not have the current one."""
+        author = self.identity.number
         if self._epoch != self._tables[author].epoch:
-            # Another leader, or this mapper before its last restart, has distributed tables. The new tables must have a
-            # later epoch.
+            # Another leader, or this mapper before its last restart, has distributed tables: the own ones need a later epoch.
             epoch = self._new_epoch()
             self._distributor.stop()
             self._tables = {number: Table(epoch, author, previous.paths) for number, previous in self._tables.items()}
@@ -328,8 +332,8 @@ class Mapper:
         self._distributor.on_timer(self._now)
 
     def _send_part(self, part_message: TablePart) -> None:
-        address = self._tables[self.station.number].paths[part_message.host].address
-        self._post(
+        address = self._tables[self.identity.number].paths[part_message.host].address
+        self._send_frame(
             KIND_TABLE,
             route_bytes(part_message.route),
             address,
@@ -341,10 +345,10 @@ class Mapper:
 
     def _check_map(self, now: int) -> None:
         """Check the map at once, unless probes are in progress."""
-        if self._task is not None and self._resume_at is not None and not self._prober.busy:
+        if self._task is not None and self._resume_at is not None and not self._prober.is_busy:
             self._resume_at = now
 
-    # Epochs: serial numbers of 32 bits other than 0.
+    # Epochs: 32-bit serial numbers other than 0.
 
     def _update_epoch(self, epoch: int) -> None:
         if _is_later(epoch, self._epoch):
@@ -362,53 +366,58 @@ class Mapper:
     # Messages from and to other mappers.
 
     def _hint(self, now: int) -> None:
+        """Ask the leader to check the map, at most once per `Settings.timeout`; if this mapper leads, check it."""
         if self._task is not None:
             self._check_map(now)
-        elif self._leader is not None and now - self._hinted >= self.settings.timeout:
-            # By all known routes, since some may be broken.
-            routes = set() if self._probed_by is None else {self._probed_by}
+        elif self._leader is not None and now - self._last_hint_at >= self.settings.timeout:
+            # A hint takes each known route to the leader, since some may be broken.
+            routes = set() if self._route_to_leader is None else {self._route_to_leader}
             if self.table is not None and self._leader in self.table.paths:
                 routes.add(self.table.paths[self._leader].route)
             for route in sorted(routes):
-                self._hinted = now
+                self._last_hint_at = now
                 self.counters.hints_sent += 1
-                self._post(KIND_HINT, route, BROADCAST)
+                self._send_frame(KIND_HINT, route, BROADCAST)
 
     def _on_table(self, now: int, contents: _Contents) -> None:
-        """Handle a part of this NIC's table."""
+        """Handle a part of this NIC's table. Raises MalformedError."""
         if contents.version[1] != contents.source or contents.part >= contents.parts:
             raise MalformedError("part")
-        way_back, _ = return_route_of(contents.payload)
+        return_route, _ = return_route_of(contents.payload)
         paths = paths_of(contents.payload)
         if not self._on_leader_frame(now, contents.source):
             self.counters.strangers += 1
             return
         self._update_epoch(contents.version[0])
         if not self._has(contents.version):
-            collected = self._collected
-            if collected is None or (collected.version, collected.count) != (contents.version, contents.parts):
-                collected = self._collected = PartialTable(contents.version, contents.parts)
-            table = collected.add(contents.part, paths)
+            partial_table = self._partial_table
+            if partial_table is None or (partial_table.version, partial_table.count) != (
+                contents.version,
+                contents.parts,
+            ):
+                partial_table = self._partial_table = PartialTable(contents.version, contents.parts)
+            table = partial_table.add(contents.part, paths)
             if table is not None:
-                self._collected = None
+                self._partial_table = None
                 self._install_table(table)
-        self._post(
-            KIND_ACK, way_back, contents.sender, version=contents.version, part=contents.part, parts=contents.parts
+        self._send_frame(
+            KIND_ACK, return_route, contents.sender, version=contents.version, part=contents.part, parts=contents.parts
         )
 
     def _install_table(self, table: Table) -> None:
+        """Install a new table in this NIC, and send it to the NIC's other functions."""
         if table != self.table:
             self.table = table
             self.counters.tables_installed += 1
             self._install(table)
-            parts = split_table(table, (), self.settings.chunk) if self.station.siblings else []
-            for sibling in self.station.siblings:
+            parts = split_table(table, (), self.settings.chunk) if self.identity.siblings else []
+            for sibling in self.identity.siblings:
                 for part, payload in enumerate(parts):
-                    self._post(
+                    self._send_frame(
                         KIND_TABLE, b"", sibling, version=table.version, part=part, parts=len(parts), payload=payload
                     )
 
-    def _post(
+    def _send_frame(
         self,
         kind: int,
         route: bytes,
@@ -420,9 +429,9 @@ class Mapper:
         parts: int = 0,
         payload: Buffer = b"",
     ) -> None:
-        """Send a frame. Its leader field is the leader that this mapper follows, or this mapper if no better leader is
-        known."""
-        me = self.station
+        """Send a frame. Its leader field names the leader that this mapper follows; without one, this mapper if it may
+        lead."""
+        me = self.identity
         leader = me.number if self.settings.leads else NOBODY
         if self._leader is not None and self._is_leader_up(self._now):
             leader = self._leader
@@ -433,4 +442,5 @@ class Mapper:
 
 
 def _is_later(epoch: int, reference: int) -> bool:
+    """Compare epochs as serial numbers (RFC 1982)."""
     return 0 < epoch - reference & 0xFFFF_FFFF < 0x8000_0000

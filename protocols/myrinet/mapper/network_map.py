@@ -1,4 +1,4 @@
-"""A map of the network: switches, their ports' neighbours, and the routes by which the mapper's own NIC reaches them.
+"""A map of the network: switches, the cables at their ports, and the routes by which the mapper's own NIC reaches them.
 
 Names of switches and numbers of ports cannot be discovered. Switches are numbered in the order of discovery. A port is
 numbered relative to the port by which the switch was first entered, which is port 0; numbers may be negative. A delta
@@ -32,9 +32,9 @@ class ContradictionError(Exception):
 
 @dataclass(slots=True)
 class Topology:
-    """The map. me: number of the mapper's own NIC. hosts: without me. at: the port of each host's cable, including
-    mine; empty in a network of two hosts and one cable. ends: for each switch, the far ends of its cables by port.
-    routes: to each switch, entering by its port 0."""
+    """The map. me: number of the mapper's own NIC. hosts: all hosts except that NIC. at: the switch port of each host,
+    including that NIC; empty in a network of two hosts and one cable. ends: for each switch, the far ends of its cables
+    by port. routes: to each switch, entering by its port 0."""
 
     me: int
     hosts: dict[int, HostAnswer] = field(default_factory=dict)
@@ -49,20 +49,20 @@ class Topology:
         return len(self.ends) - 1
 
     def attach(self, place: Port, number: int) -> None:
-        """Attach a host's cable to a port. Raises ContradictionError."""
+        """Attach a host's cable to a port. Raises ContradictionError if the port or the host has another cable."""
         self._put(place, number)
         if self.at.setdefault(number, place) != place:
             raise ContradictionError(f"host {number} is at two ports")
 
     def with_host(self, place: Port, host: HostAnswer) -> Topology:
-        """Return the map with one more host. Raises ContradictionError."""
+        """Return a copy of the map with one more host. Raises ContradictionError."""
         changed = self._copy()
         changed.attach(place, host.number)
         changed.hosts[host.number] = host
         return changed
 
     def without_hosts(self, numbers: Iterable[int]) -> Topology:
-        """Return the map without some of its hosts, whose ports become silent."""
+        """Return a copy of the map without some hosts, whose ports become silent."""
         changed = self._copy()
         for number in numbers:
             place = changed.at.pop(number)
@@ -70,7 +70,8 @@ class Topology:
         return changed
 
     def connect(self, first: Port, second: Port) -> None:
-        """Add a cable between two switches, or within one. Raises ContradictionError."""
+        """Add a cable between two switches, or between two ports of one. Raises ContradictionError if a port has
+        another cable."""
         self._put(first, second)
         self._put(second, first)
 
@@ -81,8 +82,8 @@ class Topology:
                 if isinstance(end, Port) and (switch, port) <= end:
                     yield Port(switch, port), end
 
-    def silent(self, switch: int, ports: int) -> list[int]:
-        """Return the ports of a switch without a known cable. ports: maximum number of ports."""
+    def silent_ports(self, switch: int, ports: int) -> list[int]:
+        """Return the possible ports of a switch without a known cable. ports: maximum number of ports."""
         return [port for port in span(self.ends[switch], ports) if port not in self.ends[switch]]
 
     def _copy(self) -> Topology:
@@ -94,6 +95,6 @@ class Topology:
 
 
 def span(known: dict[int, End] | set[int], ports: int) -> range:
-    """Return the possible port numbers of a switch. known: its known ports, besides port 0. ports: maximum number of
-    ports."""
+    """Return the range of possible port numbers of a switch. known: the known ports; port 0 if empty. ports: maximum
+    number of ports."""
     return range(max(known, default=0) - ports + 1, min(known, default=0) + ports)

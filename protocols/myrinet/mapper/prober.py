@@ -1,9 +1,9 @@
 """Sending of probes, with a limited window and rate, and with retries.
 
 Silence means that the port is not connected, or that a probe or its answer was lost. The number of tries depends on the
-number of cables on the route of the probe and its answer, and on the measured loss: the unanswered tries of probes that
-were answered later. The time-out depends on the measured answer times, since hosts may be busy. An answer to an
-earlier try is accepted until the probe's last try expires.
+number of cables on the route of the probe and its answer, and on the measured loss, which is estimated from the
+unanswered tries of probes that were answered later. The time-out depends on the measured answer times, since hosts may
+be busy. An answer to an earlier try is accepted until the probe's last try expires.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ _FALSE_SILENCE: Final = 1e-5
 _MAX_REMEMBERED_PROBES: Final = 1024
 """Number of recent probes whose late answers are recognised."""
 _PRIOR: Final = (1, 100)
-"""Initial estimate: tries lost, and cables that tries have taken."""
+"""Initial estimate of the loss: number of lost tries, and number of cables that all tries have taken."""
 
 
 class Pacer:
-    """A rate limit. interval: average nanoseconds between two frames. burst: maximum frames without an interval."""
+    """Rate limit. interval: average nanoseconds between two frames. burst: maximum frames without an interval."""
 
-    __slots__ = ("_interval", "_slack", "_when")
+    __slots__ = ("_due_at", "_interval", "_slack")
 
     def __init__(self, interval: int, burst: int) -> None:
         self._interval = interval
         self._slack = (burst - 1) * interval
-        self._when = 0  # due time of the next frame at equal intervals
+        self._due_at = 0  # time of the next frame at equal intervals
 
     @property
     def next_send_time(self) -> int:
-        """Time from which a frame may be sent."""
-        return self._when - self._slack
+        """Time from which a frame may be state."""
+        return self._due_at - self._slack
 
     def take(self, now: int) -> bool:
         """Count a frame and return True if it may be sent now."""
         if now < self.next_send_time:
             return False
-        self._when = max(self._when, now) + self._interval
+        self._due_at = max(self._due_at, now) + self._interval
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """A host's answer. number: number of its node. epoch, author: epoch and author of its route table."""
+    """A host's answer. number: of its node. incarnation, address: of its NIC. epoch, author: of its route table."""
 
     number: int
     incarnation: int
@@ -63,8 +63,8 @@ class HostAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe. route: to the host, or from this NIC through the switch and back. target: the switch (or entry) and port that
-    it tests."""
+    """A probe. route: to the host, or from this NIC through the switch and back. target: the switch (or entry) and port
+    that the probe tests; meaningful to its batch."""
 
     is_to_host: bool
     route: Route
@@ -84,57 +84,65 @@ class Batch(Protocol):
     """Probes that do not depend on each other."""
 
     @property
-    def probes(self) -> Sequence[Probe]: ...
+    def probes(self) -> Sequence[Probe]:
+        """All probes of the batch."""
+        ...
 
     @property
     def has_retries(self) -> bool:
-        """Whether a probe that is not answered is sent again."""
+        """Whether unanswered probes are sent again."""
         ...
 
     @property
     def is_patient(self) -> bool:
-        """Whether the time-out doubles with each try: silence would change the map, and the hosts may be busy."""
+        """Whether the time-out doubles with each try, since silence would change the map, and the hosts may merely be
+        busy."""
         ...
 
     def is_wanted(self, probe: Probe) -> bool:
         """Whether the probe's answer is still needed."""
         ...
 
-    def answered(self, probe: Probe, answer: Answer) -> None: ...
+    def on_answer(self, probe: Probe, answer: Answer) -> None:
+        """Handle the answer to a probe."""
+        ...
 
 
 @dataclass(slots=True)
 class _ProbeState:
-    """State of a probe. number: number of its last try. done: it is answered, or all tries have expired."""
+    """State of a probe. tries: number of tries. number: of its last try. is_done: it is answered, or all tries have
+    expired, or its batch has ended."""
 
     probe: Probe
     tries: int = 0
     number: int = 0
-    done: bool = False
+    is_done: bool = False
 
 
 class _AnswerTimeout:
-    """Time-out of probes: three times the median of the last answer times, at least the minimum and at most the maximum; the
-    minimum before the first answer. The median excludes the rare answers that waited until the network resolved a
+    """Time-out of probes: three times the median of the last answer times, within minimum and maximum; the minimum
+    before the first answer. The median is insensitive to the rare answers that waited until the network resolved a
     deadlock."""
 
-    __slots__ = ("_last", "_maximum", "_minimum")
+    __slots__ = ("_last_durations", "_maximum", "_minimum")
 
     def __init__(self, minimum: int, maximum: int) -> None:
         self._minimum, self._maximum = minimum, maximum
-        self._last: deque[int] = deque(maxlen=64)
+        self._last_durations: deque[int] = deque(maxlen=64)
 
     @property
     def timeout(self) -> int:
-        last = self._last
-        return min(max(3 * sorted(last)[len(last) // 2], self._minimum), self._maximum) if last else self._minimum
+        if not self._last_durations:
+            return self._minimum
+        median = sorted(self._last_durations)[len(self._last_durations) // 2]
+        return min(max(3 * median, self._minimum), self._maximum)
 
     def add(self, duration: int) -> None:
-        self._last.append(duration)
+        self._last_durations.append(duration)
 
 
 class Prober:
-    """Runner of batches, one at a time. send: sends a probe with a number."""
+    """Runner of batches, one at a time. send: sends a probe, given the number of its try."""
 
     __slots__ = (
         "_answer_timeout",
@@ -158,15 +166,15 @@ class Prober:
         self._settings, self._counters, self._pacer, self._send = settings, counters, pacer, send
         self._batch: Batch | None = None
         self._queue: deque[_ProbeState] = deque()
-        self._waiting: dict[int, _ProbeState] = {}
+        self._waiting: dict[int, _ProbeState] = {}  # probes whose last try has not expired, by its number
         self._timers: Timers[int] = Timers()
         self._answer_timeout = _AnswerTimeout(settings.timeout, settings.longest_timeout)
-        self._sent: dict[int, tuple[int, _ProbeState]] = {}  # recent probes by number: send time, state
+        self._sent: dict[int, tuple[int, _ProbeState]] = {}  # recent tries by number: send time, state of the probe
         self._number = 0
         self._lost, self._cables = _PRIOR
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a batch is in progress."""
         return self._batch is not None
 
@@ -176,7 +184,7 @@ class Prober:
         return self._lost > _PRIOR[0]
 
     def tries(self, probe: Probe) -> int:
-        """Return the number of tries for a probe."""
+        """Return the maximum number of tries for a probe, at the present estimate of the loss."""
         settings, loss_per_cable = self._settings, self._lost / self._cables
         if loss_per_cable >= 1:
             return settings.max_tries
@@ -199,32 +207,33 @@ class Prober:
         self.on_timer(now)
 
     def stop(self) -> None:
+        """Cancel the batch, if one is in progress."""
         self._batch = None
-        for sent in (*self._queue, *self._waiting.values(), *(sent for _, sent in self._sent.values())):
-            sent.done = True
+        for state in (*self._queue, *self._waiting.values(), *(state for _, state in self._sent.values())):
+            state.is_done = True
         self._queue.clear()
         self._waiting.clear()
         self._timers = Timers()
 
-    def answer(self, now: int, number: int, answer: Answer) -> None:
-        """Handle the answer to the probe of that number."""
-        when, sent = self._sent.pop(number, (0, None))
-        if sent is None or sent.probe.is_to_host != (answer is not None):
+    def on_answer(self, now: int, number: int, answer: Answer) -> None:
+        """Handle an answer. number: of the answered try."""
+        sent_at, state = self._sent.pop(number, (0, None))
+        if state is None or state.probe.is_to_host != (answer is not None):
             self._counters.late_answers += 1
             return
-        self._answer_timeout.add(now - when)
+        self._answer_timeout.add(now - sent_at)
         batch = self._batch
-        if sent.number != number or sent.done or batch is None:
+        if state.number != number or state.is_done or batch is None:
             self._counters.late_answers += 1
-        if sent.done or batch is None:
+        if state.is_done or batch is None:
             return
-        sent.done = True
-        if self._waiting.pop(sent.number, None) is not None:
-            self._timers.cancel(sent.number)
+        state.is_done = True
+        if self._waiting.pop(state.number, None) is not None:
+            self._timers.cancel(state.number)
         self._counters.answers_received += 1
-        self._cables += sent.tries * sent.probe.cables
-        self._lost += sent.tries - 1
-        batch.answered(sent.probe, answer)
+        self._cables += state.tries * state.probe.cables
+        self._lost += state.tries - 1
+        batch.on_answer(state.probe, answer)
         self.on_timer(now)
 
     def on_timer(self, now: int) -> None:
@@ -233,33 +242,33 @@ class Prober:
         if batch is None:
             return
         for number in self._timers.expired(now):
-            sent = self._waiting.pop(number)
-            if not batch.is_wanted(sent.probe):
+            state = self._waiting.pop(number)
+            if not batch.is_wanted(state.probe):
                 continue
-            if sent.tries < (self.tries(sent.probe) if batch.has_retries else 1):
-                self._queue.append(sent)
+            if state.tries < (self.tries(state.probe) if batch.has_retries else 1):
+                self._queue.append(state)
             else:
-                sent.done = True
+                state.is_done = True
                 self._counters.silent += 1
         queue, waiting, settings = self._queue, self._waiting, self._settings
         while queue and len(waiting) < settings.window:
-            if queue[0].done or not batch.is_wanted(queue[0].probe):
+            if queue[0].is_done or not batch.is_wanted(queue[0].probe):
                 queue.popleft()
                 continue
             if not self._pacer.take(now):
                 return
-            sent = queue.popleft()
-            sent.tries += 1
-            self._number = sent.number = number = self._number + 1 & 0xFFFF_FFFF
-            waiting[number] = sent
-            self._sent[number] = now, sent
+            state = queue.popleft()
+            state.tries += 1
+            self._number = state.number = number = self._number + 1 & 0xFFFF_FFFF
+            waiting[number] = state
+            self._sent[number] = now, state
             if len(self._sent) > _MAX_REMEMBERED_PROBES:
                 del self._sent[next(iter(self._sent))]
             wait = self._answer_timeout.timeout
             if batch.is_patient:
-                wait = min(wait << sent.tries - 1, settings.longest_timeout)
+                wait = min(wait << state.tries - 1, settings.longest_timeout)
             self._timers.set(number, now + wait)
             self._counters.probes_sent += 1
-            self._send(sent.probe, number)
+            self._send(state.probe, number)
         if not queue and not waiting:
             self._batch = None

@@ -1,9 +1,9 @@
 """Route tables of NICs, and their encoding in frames.
 
-A table is sent in parts, each a frame's payload: the length of the route for the acknowledgement, that route, then for
-every destination its number (2 bytes), its address (6), the length of its route (1) and the route as in frames. The
-epoch and the author, which is the leader that made it, identify a table; among tables of an author, the greater epoch
-is later.
+A table is sent in parts, each of which is a frame's payload. A part begins with the route for its acknowledgement,
+after the route's length (1 byte). For every destination follow number (2 bytes), MAC address (6), length of the route
+(1), and the route as in frames. A table is identified by its author, which is the leader that made it, and its epoch;
+of two tables of one author, the one with the greater epoch, by serial-number arithmetic, is the later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The routes of one NIC. paths: by node number; missing nodes cannot be reached."""
+    """The routes of one NIC. paths: by node number, without the nodes that cannot be reached."""
 
     epoch: int
     author: int
@@ -38,12 +38,14 @@ class Table:
 
     @property
     def version(self) -> tuple[int, int]:
+        """Epoch and author."""
         return self.epoch, self.author
 
 
-def split_table(table: Table, way_back: Route, max_size: int) -> list[bytes]:
-    """Encode a table as parts of at most `max_size` bytes; at least one part, possibly without entries."""
-    head = bytes((len(way_back),)) + route_bytes(way_back)
+def split_table(table: Table, return_route: Route, max_size: int) -> list[bytes]:
+    """Encode a table as parts of at most `max_size` bytes; at least one part, possibly without entries. return_route:
+    for the acknowledgements."""
+    head = bytes((len(return_route),)) + route_bytes(return_route)
     parts = [head]
     for number, path in sorted(table.paths.items()):
         entry = _ENTRY.pack(number, path.address, len(path.route)) + path.route
@@ -54,7 +56,8 @@ def split_table(table: Table, way_back: Route, max_size: int) -> list[bytes]:
 
 
 def return_route_of(part: Buffer) -> tuple[bytes, int]:
-    """Decode the route for the acknowledgement, and return it with the offset of the entries. Raises MalformedError."""
+    """Decode the route for the acknowledgement of a part. Returns it as in frames, and the offset of the part's
+    entries. Raises MalformedError."""
     end = 1 + part[0] if part else 1
     if end > len(part):
         raise MalformedError("route")
@@ -63,7 +66,7 @@ def return_route_of(part: Buffer) -> tuple[bytes, int]:
 
 
 def paths_of(part: Buffer) -> dict[int, Path]:
-    """Decode the entries. Raises MalformedError."""
+    """Decode the entries of a part, by node number. Raises MalformedError."""
     _, offset = return_route_of(part)
     paths: dict[int, Path] = {}
     while offset < len(part):
@@ -82,7 +85,7 @@ def paths_of(part: Buffer) -> dict[int, Path]:
 
 @dataclass(slots=True)
 class PartialTable:
-    """A table that is not complete yet."""
+    """A table of which parts are missing. count: number of the table's parts. parts: the received ones, by number."""
 
     version: tuple[int, int]
     count: int

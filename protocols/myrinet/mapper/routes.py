@@ -5,8 +5,8 @@ times, never up again. So a frame that occupies a channel always waits for a lat
 circular waits are impossible.
 
 Autonet's order, by the distance from a root, connects all hosts. But in a fat tree one spine becomes the root, and no
-route uses the other spines. So the order by the distance from the nearest host, the farthest first, is tried first
-(ours). It is used if it also connects all hosts, and the total length of its routes is not greater.
+route uses the other spines. So another order is preferred (ours): by the distance from the nearest host, the farthest
+first. It is used if it also connects all hosts, and the total length of its routes is not greater.
 
 The choice of the root is ours, too: the switch with the least distance to its farthest host. Ties are broken by the
 greatest distance to the nearest host, then by the order of discovery. A hash of both hosts selects one of the shortest
@@ -28,14 +28,14 @@ _MASK: Final = (1 << 64) - 1
 Step = tuple[int, Port]
 """The port by which a switch is left, and the far end of its cable."""
 
-
 Choices = tuple[list[list[Step]], list[list[Step]]]
-"""The steps from each switch on shortest legal paths to a target: while going up is allowed, and afterwards."""
+"""Steps of shortest legal routes to a target, by switch: those while going up is still allowed, and those after a step
+down."""
 
 
 class _Order:
-    """The legal routes under an order of the switches. length: total length of the routes between all populated
-    switches, in cables."""
+    """The legal routes under an order of the switches. rank: position of each switch in the order. choices: by target,
+    a populated switch. length: total length of the shortest legal routes between all populated switches, in cables."""
 
     def __init__(self, steps: list[list[Step]], order: Sequence[int], populated: Sequence[int]) -> None:
         self._steps, self._order = steps, order
@@ -43,9 +43,10 @@ class _Order:
         for rank, switch in enumerate(order):
             self.rank[switch] = rank
         self.length = 0
-        self.choices = {switch: self._towards(switch, populated) for switch in populated}
+        self.choices = {switch: self._choices_towards(switch, populated) for switch in populated}
 
-    def _towards(self, target: int, starts: Sequence[int]) -> Choices:
+    def _choices_towards(self, target: int, starts: Sequence[int]) -> Choices:
+        """Return the choices for a target, and add the lengths of the routes from `starts` to `length`."""
         rank, count = self.rank, len(self._steps)
         only_down, unrestricted = [_FAR] * count, [_FAR] * count
         only_down[target] = 0
@@ -60,20 +61,20 @@ class _Order:
             above = [unrestricted[end.switch] for _, end in self._steps[switch] if rank[end.switch] < rank[switch]]
             unrestricted[switch] = min([only_down[switch], *(distance + 1 for distance in above)])
         self.length += sum(unrestricted[start] for start in starts)
-        before: list[list[Step]] = [[] for _ in range(count)]
-        after: list[list[Step]] = [[] for _ in range(count)]
+        while_up: list[list[Step]] = [[] for _ in range(count)]
+        after_down: list[list[Step]] = [[] for _ in range(count)]
         for switch, steps in enumerate(self._steps):
             for step in steps:
                 far = step[1].switch
                 if rank[far] < rank[switch]:
                     if unrestricted[far] + 1 == unrestricted[switch]:
-                        before[switch].append(step)
+                        while_up[switch].append(step)
                 else:
                     if only_down[far] + 1 == only_down[switch]:
-                        after[switch].append(step)
+                        after_down[switch].append(step)
                     if only_down[far] + 1 == unrestricted[switch]:
-                        before[switch].append(step)
-        return before, after
+                        while_up[switch].append(step)
+        return while_up, after_down
 
 
 class Routing:
@@ -98,7 +99,7 @@ class Routing:
         """Rank of each switch; a cable leads up to the lower rank."""
 
     def routes(self, source: int) -> dict[int, Route]:
-        """Return the routes from a host to all other hosts, by number."""
+        """Return the routes from a host to all other hosts, by the numbers of these."""
         topology = self._map
         if not topology.at:  # no switch: one cable between two hosts, or none
             return {number: () for number in (topology.me, *topology.hosts) if number != source and topology.hosts}
@@ -108,12 +109,12 @@ class Routing:
         (switch, port), target = self._map.at[source], self._map.at[destination]
         choices, rank = self._order.choices[target.switch], self.rank
         route: list[int] = []
-        down = False
+        is_descending = False
         while switch != target.switch:
-            steps = choices[down][switch]
-            leave, end = steps[_hash(source, destination, len(route)) % len(steps)]
-            route.append(leave - port)
-            down = down or rank[end.switch] > rank[switch]
+            steps = choices[is_descending][switch]
+            exit_port, end = steps[_hash(source, destination, len(route)) % len(steps)]
+            route.append(exit_port - port)
+            is_descending = is_descending or rank[end.switch] > rank[switch]
             switch, port = end
         return (*route, target.port - port)
 
@@ -129,7 +130,7 @@ class Routing:
         return min(range(len(self._steps)), key=cost)
 
     def _distances(self, start: int) -> list[int]:
-        """Return the distances from one switch to all, in cables."""
+        """Return the distances from one switch to all switches, in cables."""
         distances = [_FAR] * len(self._steps)
         distances[start] = 0
         queue = deque([start])
@@ -143,7 +144,7 @@ class Routing:
 
 
 def _hash(source: int, destination: int, step: int) -> int:
-    """Hash a choice; equal on all machines, with evenly distributed bits."""
+    """Hash the choice of a step; the value is equal on all machines, and its bits are evenly distributed."""
     value = (source << 32 ^ destination << 16 ^ step) + 0x9E3779B97F4A7C15 & _MASK
     value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     value = (value ^ value >> 27) * 0x94D049BB133111EB & _MASK

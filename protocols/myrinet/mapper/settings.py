@@ -10,7 +10,8 @@ MILLISECOND: Final = 1_000_000
 SECOND: Final = 1_000_000_000
 
 MAX_PORTS: Final = 32
-"""A route byte has six bits for a delta, including its sign."""
+"""Maximum ports of a switch: a route byte has six bits for a delta, including its sign."""
+_LONGEST_ENTRY: Final = 264  # bytes: a number, an address, a route of at most 255 bytes and its length
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +20,14 @@ class Settings:
 
     ports: maximum ports of a switch, so that deltas are from 1 - ports to ports - 1 (8: the 8-port crossbars of the
     Berkeley NOW). timeout: time after which an unanswered probe counts as lost; increased where answers take longer, up
-    to longest_timeout. min_tries, max_tries: minimum and maximum number of tries; the number depends on the measured loss.
-    interval: average time between two frames, which limits the load on the network. burst: maximum frames without an
-    interval. window: maximum unanswered probes. watch: time between two checks of the map. slices: number of checks in
-    which every silent port is probed once. refresh: time between explorations of an unchanged network; 0: never.
+    to longest_timeout. min_tries, max_tries: minimum and maximum number of tries; the number depends on the measured
+    loss. interval: average time between two frames, which limits the load on the network. burst: maximum frames without
+    an interval. window: maximum unanswered probes. watch: time between two checks of the map. slices: number of checks
+    within which every silent port is probed once. refresh: time between explorations of an unchanged network; 0: never.
     patience: time without a frame from the leader after which it is considered down. stagger: delay between the starts
-    of candidates for leadership, by number or rank. rumour: time within which a reported leader must send a frame.
-    leads: whether this mapper may lead; otherwise it only answers. chunk: maximum bytes of a part of a table. parts:
-    maximum parts of tables in flight.
+    of candidates for leadership, multiplied by their number or rank. rumour: time within which a reported leader must
+    send a frame. leads: whether this mapper may lead; otherwise it only answers. chunk: maximum bytes of a part of a
+    table. parts: maximum parts of tables in flight.
     """
 
     ports: int = 8
@@ -61,6 +62,3 @@ class Settings:
                 raise ValueError(f"{name} = {getattr(self, name)}: 1 or more")
         if self.chunk < 2 * _LONGEST_ENTRY:
             raise ValueError(f"chunk = {self.chunk}: {2 * _LONGEST_ENTRY} bytes or more")
-
-
-_LONGEST_ENTRY: Final = 264  # bytes: a number, an address, a route of at most 255 bytes and its length

@@ -104,7 +104,7 @@ class Myrinet:
 
     def hint(self, number: int, lost: int) -> None:
         """Report by a host's transport that another host is unreachable."""
-        self.mappers[number].unreachable(self.now, lost)
+        self.mappers[number].on_unreachable(self.now, lost)
         self._schedule(number, self.mappers[number])
 
     # Time.
@@ -270,7 +270,7 @@ class Myrinet:
     def is_mapped(self, numbers: Iterable[int]) -> bool:
         """Return whether one of these hosts leads with the right map, and all hold its routes."""
         group = sorted(numbers)
-        leading = [number for number in group if self.mappers[number].leads]
+        leading = [number for number in group if self.mappers[number].is_leading]
         if len(leading) != 1 or any(self.mappers[number].leader != leading[0] for number in group):
             return False
         topology = self.mappers[leading[0]].topology

@@ -36,7 +36,9 @@ def explore_network(
                 probes.append(probe)
                 end, _ = network.leads_to(0, probe.route)
                 if isinstance(end, int) and (probe.is_to_host or end == 0) and not is_lost(probe):
-                    batch.answered(probe, change_answer(HostAnswer(end, 1, address(end)) if probe.is_to_host else None))
+                    batch.on_answer(
+                        probe, change_answer(HostAnswer(end, 1, address(end)) if probe.is_to_host else None)
+                    )
     except StopIteration as stop:
         return stop.value, probes
 
@@ -98,7 +100,7 @@ class SingleTry:
     def is_wanted(self, probe: Probe) -> bool:  # noqa: ARG002
         return True
 
-    def answered(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
+    def on_answer(self, probe: Probe, answer: Answer) -> None:  # noqa: ARG002
         self.answered_probes.append(probe)
 
 
@@ -106,10 +108,10 @@ def test_an_answer_after_the_last_try_has_expired_is_late() -> None:
     counters, numbers, settings = Counters(), list[int](), Settings()
     prober = Prober(settings, counters, Pacer(1, 10), lambda _, number: numbers.append(number))
     prober.run(0, batch := SingleTry(2))
-    prober.answer(settings.timeout - 1, numbers[1], None)
+    prober.on_answer(settings.timeout - 1, numbers[1], None)
     prober.on_timer(settings.timeout)
-    assert (counters.silent, prober.busy) == (1, False)
-    prober.answer(settings.timeout + 1, numbers[0], None)
+    assert (counters.silent, prober.is_busy) == (1, False)
+    prober.on_answer(settings.timeout + 1, numbers[0], None)
     assert (counters.answers_received, counters.late_answers) == (1, 1)
     assert batch.answered_probes == [batch.probes[1]]
 
@@ -122,9 +124,9 @@ def test_an_answer_to_a_probe_that_the_previous_batch_no_longer_needed_does_not_
     counters, numbers, settings = Counters(), list[int](), Settings()
     prober = Prober(settings, counters, Pacer(1, 10), lambda _, number: numbers.append(number))
     prober.run(0, UntilAnswered(2))
-    prober.answer(settings.timeout - 1, numbers[0], None)
+    prober.on_answer(settings.timeout - 1, numbers[0], None)
     prober.on_timer(settings.timeout)
-    assert not prober.busy
+    assert not prober.is_busy
     prober.run(settings.timeout, batch := SingleTry(2))
-    prober.answer(settings.timeout + 1, numbers[1], None)
+    prober.on_answer(settings.timeout + 1, numbers[1], None)
     assert (counters.late_answers, batch.answered_probes) == (1, [])

@@ -15,7 +15,7 @@ from tests.unit.protocols.mapper_networks import Myrinet, address, plug_cables, 
 
 
 def leaders(network: Myrinet) -> list[int]:
-    return [number for number, mapper in network.mappers.items() if mapper.leads]
+    return [number for number, mapper in network.mappers.items() if mapper.is_leading]
 
 
 def frame_of(kind: int, source: int, *, payload: bytes = b"", destination: bytes = BROADCAST, **fields: int) -> bytes:
@@ -262,7 +262,7 @@ def test_a_mapper_notifies_a_worse_leader_of_the_better_one_and_the_better_one_o
 def test_a_mapper_that_learns_of_a_worse_leader_leads_at_once() -> None:
     single = SingleMapper(5)
     single.mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
-    assert single.mapper.leads
+    assert single.mapper.is_leading
     _, _, kind, source, leader, *_ = codec.unpack_frame(single.sent[0][:-1])
     assert (kind, source, leader) == (codec.KIND_ANSWER, 5, 5)
 
@@ -271,7 +271,7 @@ def test_a_mapper_that_leads_before_its_start_is_not_elected_again() -> None:
     mapper = SingleMapper(2, starts=False).mapper
     mapper.receive(0, frame_of(codec.KIND_PROBE, 9))
     mapper.start(1)
-    assert mapper.leads
+    assert mapper.is_leading
     for _ in range(100):  # while its probes are in flight
         assert mapper.deadline is not None
         now = mapper.deadline
@@ -322,13 +322,13 @@ def test_a_rumour_of_a_better_leader_is_believed_for_a_limited_time() -> None:
     single = SingleMapper(5)
     start_time = 5 * Settings().stagger
     single.run(start_time)
-    assert single.mapper.leads
+    assert single.mapper.is_leading
     single.mapper.receive(start_time, frame_of(codec.KIND_ANSWER, 9, leader=1, number=1))
-    assert not single.mapper.leads
+    assert not single.mapper.is_leading
     single.run(start_time + Settings().rumour - 1)
-    assert not single.mapper.leads
+    assert not single.mapper.is_leading
     single.run(2 * start_time + Settings().rumour)
-    assert single.mapper.leads
+    assert single.mapper.is_leading
 
 
 def test_a_table_of_a_mapper_other_than_the_leader_is_rejected() -> None:
@@ -428,4 +428,4 @@ def test_no_frame_disturbs_a_mapper(frames: list[tuple[int, int, int, int, int, 
         single.mapper.receive(now * MILLISECOND, frame_of(kind, source, payload=payload, **fields))
         single.run(now * MILLISECOND)
     single.run(5 * SECOND)
-    assert single.mapper.leads
+    assert single.mapper.is_leading

@@ -50,7 +50,7 @@ def test_a_network_is_mapped_correctly_and_its_routes_cannot_deadlock(shape: str
     assert not network.deadlock()
     assert not network.crossings
     leader = network.mappers[0]
-    assert leader.leads
+    assert leader.is_leading
     record_property(
         "note",
         f"mapping, {shape}: {leader.counters.probes_sent:,} probes of the leader, {network.probes_sent():,} of all, "
