@@ -319,7 +319,7 @@ class Mapper:
         """Implement `leader.MapListener`: send tables to the hosts that do not have the current one."""
         author = self.identity.number
         if self._epoch != self._tables[author].epoch:
-            # Another leader, or this mapper before its last restart, has distributed tables: the own ones need a later epoch.
+            # Another leader, or this mapper before its last restart, has distributed tables; the own need a later epoch.
             epoch = self._new_epoch()
             self._distributor.stop()
             self._tables = {number: Table(epoch, author, previous.paths) for number, previous in self._tables.items()}
