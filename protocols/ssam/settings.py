@@ -38,16 +38,16 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= MAX_WINDOW:
-            raise ValueError(f"window of {self.window}: 1 to {MAX_WINDOW} requests")
+            raise ValueError(f"window = {self.window}: 1 to {MAX_WINDOW}")
         if self.long_window and not self.window < self.long_window <= MAX_WINDOW:
             raise ValueError(
-                f"long_window of {self.long_window}: above window ({self.window}), and {MAX_WINDOW} at most; 0: none"
+                f"long_window = {self.long_window}: above window ({self.window}) and at most {MAX_WINDOW}, or 0 (none)"
             )
         if self.timeout < 1:
-            raise ValueError(f"timeout of {self.timeout} ns: 1 or more")
+            raise ValueError(f"timeout = {self.timeout}: 1 ns or more")
         if self.give_up < 0:
-            raise ValueError(f"give_up of {self.give_up} time-outs: 0 (never) or more")
+            raise ValueError(f"give_up = {self.give_up}: 0 (never) or more")
         if self.input_fifo < 1:
-            raise ValueError(f"input_fifo of {self.input_fifo} cells: 1 or more")
+            raise ValueError(f"input_fifo = {self.input_fifo}: 1 or more")
         if self.connections < 1:
-            raise ValueError(f"connections of {self.connections}: 1 or more")
+            raise ValueError(f"connections = {self.connections}: 1 or more")

@@ -92,6 +92,12 @@ def test_all_settings_of_emp_can_be_given() -> None:
     assert pingpong(firmware).rows == pingpong({}).rows
 
 
+def test_an_invalid_setting_of_ssam_is_reported_with_the_values_that_are_allowed() -> None:
+    expected = r"found long_window = 33, expected above window \(8\) and at most 32, or 0 \(none\)"
+    with pytest.raises(DescriptionError, match=expected):
+        pingpong({"window": 8, "long_window": 33}, "ssam")
+
+
 def test_invalid_settings_of_am2_are_description_errors() -> None:
     with pytest.raises(DescriptionError, match=r"unknown setting 'frame'.*frames"):
         pingpong({"frame": 3}, "am2")

@@ -262,5 +262,5 @@ def test_invalid_arguments_are_rejected_and_nothing_is_sent() -> None:
 
 @pytest.mark.parametrize("settings", [{"window": 8, "long_window": 8}, {"window": 8, "long_window": 33}], ids=str)
 def test_a_larger_window_must_exceed_the_window_and_have_slots(settings: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"long_window of \d+: above window \(8\), and 32 at most; 0: none"):
+    with pytest.raises(ValueError, match=r"long_window = \d+: above window \(8\) and at most 32, or 0 \(none\)"):
         Settings(**settings)
