@@ -59,22 +59,22 @@ class Codec(Protocol):
     def unpack_message_behind(self, raw: Buffer) -> tuple[int, int, int, int, int, int, int, int, Buffer]: ...
 
 
+# Shared empty initial values, never modified: among thousands of peers, most never need a list or a dict of their own.
 EMPTY_QUEUE: Final[list[OutgoingMessage]] = []
 NO_INCOMING_MESSAGES: Final[dict[int, IncomingMessage]] = {}
-"""Shared empty initial values, never written to: most of thousands of peers never need their own."""
 
 
 class Peer(peers.Peer):
     """Another host's NIC.
 
-    expected_id: the next message id to be admitted; None until the first header of this incarnation. single_prefix:
-    cached first bytes of a message's only frame. middle_prefix: cached first bytes of a frame that is neither the first
-    nor the last of its message. unit: frames per collection that the cached bytes name; 0: nothing is cached.
+    expected_id: the next message id to be admitted; None until the peer's present incarnation sends its first header.
+    single_prefix: cached first bytes of a message's only frame. middle_prefix: cached first bytes of a frame that is
+    neither the first nor the last of its message. unit: frames per collection in the cached bytes; 0: nothing is cached.
     """
 
     __slots__ = (
         "expected_id", "held_count", "incoming_messages", "middle_prefix", "next_id", "outgoing_messages", "send_queue",
-        "single_prefix", "unacknowledged_collections", "unit",
+        "single_prefix", "unacknowledged_collection_count", "unit",
     )  # fmt: skip
 
     def __init__(
@@ -86,15 +86,15 @@ class Peer(peers.Peer):
         self.next_id = 0
         self.outgoing_messages: dict[int, OutgoingMessage] = {}  # by id, in order, including those not begun
         self.send_queue = EMPTY_QUEUE  # messages with unsent collections, except parked ones
-        self.unacknowledged_collections = 0  # except those of parked messages
+        self.unacknowledged_collection_count = 0  # except those of parked messages
         self.expected_id: int | None = None
         self.incoming_messages = NO_INCOMING_MESSAGES  # by id
         self.held_count = 0  # incoming messages that have no receive yet
 
 
 class CachedHeader:
-    """Decoded first bytes of frames of one kind (`codec.TYPE_*`) from one peer, addressed to this NIC, of the last
-    incarnations of both. acknowledgement_prefix: first bytes of the acknowledgements of these frames."""
+    """Decoded first bytes of frames of one kind (`codec.TYPE_*`) from one peer to this NIC, in the last incarnations of
+    both. acknowledgement_prefix: first bytes of the acknowledgements of these frames."""
 
     __slots__ = ("acknowledgement_prefix", "flags", "kind", "peer", "unit")
 
@@ -160,14 +160,15 @@ class Card:
         peer.send_later(partial(pack, peer, flags, unit, message_id, frame_number, STATUS_RESTARTED))
 
     def announce(self, number: int, incarnation: int) -> None:
-        """Notify a peer of this NIC's incarnation. number: the peer's. incarnation: the peer's last known one."""
+        """Notify a peer of this NIC's incarnation. number: the peer's node number. incarnation: the peer's, as last
+        known."""
         peer, pack = self.peers.peer(number), self._pack_frame
         destination, source, unit = peer.address, self.address, self.settings.unit
         sender, receiver = incarnation, self.incarnation
         peer.send_later(partial(pack, destination, source, TYPE_ACK, 0, unit, sender, receiver, 0, 0, STATUS_RESTARTED))
 
     def make_cached_header(self, peer: Peer, kind: int, flags: int, unit: int) -> CachedHeader:
-        """Make the cached header of frames of that kind from a peer."""
+        """Make the cached header of a peer's frames of one kind."""
         prefix = b""
         if kind != TYPE_ACK:
             prefix = self._pack_acknowledgement(peer, flags, unit, 0, 0, STATUS_OK)[: self.prefix_size]

@@ -1,7 +1,6 @@
 """Counters of a NIC.
 
-There is a counter for each name in a row of the state tables (`states`), and for each name in `STATELESS`: these count
-frames and descriptors that fail a check before a state machine handles them.
+There is a counter for each name in a row of the state tables (`states`), and for each name in `states.STATELESS`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class Counters:
     """Counters of one NIC, of frames unless stated otherwise."""
 
     frames_sent: int = 0
-    """Data frames, sent for the first time."""
+    """Data frames sent for the first time."""
     frames_resent: int = 0
     collections_resent: int = 0
     """Collections resent after a timeout, or after the peer's first frame in this incarnation."""
@@ -27,9 +26,10 @@ class Counters:
     frames_received: int = 0
     """Frames of any kind, valid or not."""
     data_stored: int = 0
+    """Data frames written to a receive's buffer."""
     headers_admitted: int = 0
     messages_sent: int = 0
-    """Messages of which all collections have been acknowledged."""
+    """Messages whose collections have all been acknowledged."""
     messages_received: int = 0
     """Messages received completely."""
     acknowledgements_received: int = 0
@@ -42,9 +42,10 @@ class Counters:
     strangers: int = 0
     """Dropped: from an unknown peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from an earlier incarnation of the peer, or from one that has crashed, or for an earlier one of this NIC."""
+    """Dropped: from an earlier incarnation of the peer, from a peer whose program has crashed, or for an earlier
+    incarnation of this NIC. Also notices of a peer's restart, which carry nothing else."""
     unknown: int = 0
-    """Dropped: data from a peer of which no header has arrived yet."""
+    """Dropped: data from a peer whose first header has not arrived yet."""
     early: int = 0
     """Dropped: the message's header, or the header of an older message, has not been admitted yet."""
     unmatched: int = 0
@@ -54,7 +55,7 @@ class Counters:
     duplicates: int = 0
     """Dropped: already received."""
     late_acknowledgements: int = 0
-    """Acknowledgements of collections that have been acknowledged already."""
+    """Acknowledgements of collections that have been acknowledged already, or of messages that have failed."""
     wrong_acknowledgements: int = 0
     """Acknowledgements of frames that have not been sent."""
     restarts: int = 0
@@ -64,7 +65,7 @@ class Counters:
     abandoned: int = 0
     """Incoming messages that the peer has given up."""
     invalid: int = 0
-    """Invalid descriptors."""
+    """Invalid descriptors and doorbells."""
 
     def counter_values(self) -> dict[str, int]:
         """Return the counters by name."""

@@ -1,8 +1,8 @@
-"""Descriptors: 20 bytes each in the NIC's memory, by which a host passes transfers to its NIC and gets them back.
+"""Descriptors: 20 bytes each in the NIC's memory, by which a host passes transfers to its NIC and gets their results.
 
 Section 4.2: 640 descriptors serve sends and receives. The host passes a descriptor to the NIC by its stat field, and the
-NIC returns it by the same field. Every page address has a length of 16 bits, so that a message can have several segments.
-There are three formats:
+NIC returns it by the same field. Every page address comes with a 16-bit length, so that a message can have several
+segments. There are three formats:
 
 - one page: the descriptor contains the address of the page;
 - a chain of up to four descriptors contains up to seven pages: one in the first, two in each of the others;
@@ -149,17 +149,18 @@ class Descriptors:
             self.memory, offset, NIC, kind, 0 if page_count else length, address, peer, tag, page_count or len(pages)
         )
 
-    def scatter(self, index: int, kind: int, length: int, address: int, count: int, memory: DmaMemory) -> Span:
-        """Return the location of a transfer's bytes in host memory. Arguments: fields of its first descriptor, and the
-        host's memory. Raises DescriptorError for an invalid format, and for memory that is not pinned."""
+    def locate(self, index: int, kind: int, length: int, address: int, count: int, memory: DmaMemory) -> Span:
+        """Return the location of a transfer's bytes in host memory. index: of its first descriptor. kind, length, address,
+        count: that descriptor's fields, count being the number of pages. memory: the host's. Raises DescriptorError for an
+        invalid format, for memory that is not pinned, and for more than `max_segments` segments."""
         kind &= FORMAT
         pages: list[Page]
         if kind == ONE_PAGE and count == 1:
             pages = [(address, length)]
         elif kind == CHAIN and 1 < count <= MAX_CHAINED and index + chain_length(count) <= self.count:
-            others = self.memory[(index + 1) * SIZE : (index + chain_length(count)) * SIZE]
-            pages = [(address, length), *_ENTRY.iter_unpack(others)]
-            del pages[count:]
+            rest_of_chain = self.memory[(index + 1) * SIZE : (index + chain_length(count)) * SIZE]
+            pages = [(address, length), *_ENTRY.iter_unpack(rest_of_chain)]
+            del pages[count:]  # the last descriptor has room for two pages
         elif kind == INDIRECT and count:
             try:
                 pages = list(_ENTRY.iter_unpack(memory.view(address, count * _ENTRY.size)))

@@ -4,7 +4,7 @@ A frame passes these checks in this order, and is dropped and counted at the fir
 this version; its checksum is right; it is addressed to this NIC, from a known peer; it belongs to the last incarnations
 of both (`protocols.core.peers`). The sender (`sender`) or the receiver (`receiver`) then handles it.
 
-A NIC that has restarted accepts a peer's messages from the oldest one on that the peer has not completed.
+A NIC that has restarted accepts a peer's messages from the oldest one that is not completely acknowledged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         "_counters",
         "_crashed_peers",
         "_loopback_frames",
-        "_nodes",
+        "_node_count",
         "_peers",
         "_prefix_size",
         "_receiver",
@@ -71,7 +71,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._sender = Sender(self._card)
         self._receiver = Receiver(self._card)
         self._counters = self._card.counters
-        self._nodes = len(adapter.addresses)
+        self._node_count = len(adapter.addresses)
         self._peers = self._card.peers
         self._cached_headers = self._peers.cached_headers
         self._loopback_frames = self._peers.loopback.frames
@@ -201,8 +201,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             self._card.counters.malformed += 1
 
     def on_doorbell(self, now: int, index: int) -> None:
-        """Start the transfer of a descriptor, or execute its command. Doorbells above those of the descriptors cancel
-        receives, and those above report crashed peers."""
+        """Start the transfer of a descriptor, or execute its command. The doorbells after those of the descriptors cancel
+        the descriptors' receives; the doorbells after these report crashed peers."""
         card, descriptors = self._card, self._card.descriptors
         if not 0 <= index < descriptors.count:
             self._on_other_doorbell(index)
@@ -222,11 +222,11 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
                 self._set_unit(index, kind, peer, tag)
                 return
             else:
-                span = descriptors.scatter(index, kind, length, address, count, card.memory)
+                span = descriptors.locate(index, kind, length, address, count, card.memory)
         except (DescriptorError, UnpinnedError):
             card.reject_descriptor(index, peer, tag)
             return
-        is_node = peer < self._nodes
+        is_node = peer < self._node_count
         if kind & _RECEIVE and (is_node or peer == stat.ANY_SOURCE):
             receive = PostedReceive(index, peer, tag, kind & stat.ANY_TAG, span)
             if kind < _PROBE:
@@ -251,14 +251,14 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         number = index - 2 * descriptor_count
         if descriptor_count <= index < 2 * descriptor_count:
             self._receiver.cancel(index - descriptor_count)
-        elif 0 <= number < self._nodes and number != self._card.number:
+        elif 0 <= number < self._node_count and number != self._card.number:
             self._on_peer_crashed(self._peers.peer(number))
         else:
             self._counters.invalid += 1
 
     def _on_peer_crashed(self, peer: Peer) -> None:
-        """Drop the incomplete messages of a peer whose program has crashed, and its data frames that still arrive, until it
-        has restarted. Its acknowledgements are taken: they complete sends."""
+        """Drop the incomplete messages of a peer whose program has crashed, and data frames that still arrive from it, until
+        it has restarted. Acknowledgements from it are accepted: they complete sends."""
         self._crashed_peers.add(peer.number)
         self._cached_headers.clear()
         self._receiver.on_peer_crashed(peer)
@@ -289,8 +289,8 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             self._peers.loopback.run(now, self.receive)
 
     def take_over(self, former: Firmware) -> None:
-        """Take the place of former firmware. If that had an earlier incarnation, its peers are notified at the next tick;
-        if it had the present one, announcements continue to the peers that do not use this incarnation yet."""
+        """Take the place of former firmware. If that had an earlier incarnation, its peers are notified at the next
+        `on_timer`. If it had the present one, announcements continue to the peers that do not use this incarnation yet."""
         announced, peers = former._announcements, former._peers
         unnotified = announced.pending() if announced is not None else {}
         if peers.incarnation != self._peers.incarnation:

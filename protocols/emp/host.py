@@ -34,7 +34,7 @@ ANY_TAG: Final = -1
 
 _new_tuple: Final = tuple.__new__
 _DONE: Final = stat.DONE
-_READ_ONLY: Final = "the buffer of a receive is read-only: it must be one that can be written"
+_READ_ONLY: Final = "a receive needs a writable buffer, got a read-only one"
 _WORD_SIZE: Final = 4  # bytes written for a doorbell that passes no descriptor
 
 
@@ -49,8 +49,8 @@ class ReceiveResult(NamedTuple):
 class Transfer(Completion[ReceiveResult]):
     """A transfer in progress. kind, peer, tag: as in its descriptor; once it is done, peer and tag are its message's.
     size: bytes of its buffer. address: where its buffer, or the first segment of it, is pinned. descriptor_count: number of
-    its descriptors. later_segments: pinned address and offset in the message of each further segment. page_list: address
-    of the pinned list of pages, or 0."""
+    its descriptors. later_segments: for each further segment, its pinned address and its offset in the message. page_list:
+    address of the pinned list of pages, or 0."""
 
     __slots__ = ("address", "descriptor_count", "kind", "later_segments", "page_list", "peer", "size", "tag")
 
@@ -90,8 +90,8 @@ class EmpError(Exception):
 
 
 class DescriptorsExhaustedError(EmpError):
-    """Too few descriptors, or too little memory that the NIC reaches, are free for a transfer: wait until another is
-    done."""
+    """Too few descriptors, or too little memory that the NIC can access, are free for a transfer: wait until another one
+    is done."""
 
 
 class TruncatedError(EmpError):
@@ -192,7 +192,7 @@ class Endpoint(Host):
 
     def post_standing(self, tag: int, buffer: memoryview) -> Completion[ReceiveResult]:
         """Post a standing receive from any node, into a buffer of one page at most; otherwise as `post_receive`. No program
-        waits for it, so `waiting` does not report it."""
+        waits for it, so `pending_work` does not report it."""
         return self._post(stat.RECEIVE | stat.STANDING, ANY_SOURCE, tag, buffer)
 
     def post_claimed(self, probed: ProbeResult, buffer: bytearray | memoryview) -> Completion[ReceiveResult]:
@@ -247,9 +247,9 @@ class Endpoint(Host):
                 return
 
     def report_crash(self, peer: int) -> None:
-        """Report that a node's program has crashed, which its NIC cannot tell: receives that have matched an incomplete
-        message from it fail, its messages without a receive are forgotten, and no other message matches a receive until
-        it has restarted. Other receives, and sends to it, wait for its restart."""
+        """Report that a node's program has crashed, which this NIC cannot detect. Receives that have matched an incomplete
+        message from the node fail, its messages without a receive are dropped, and no other message from it matches a
+        receive until it has restarted. Other receives, and sends to it, wait for its restart."""
         if 0 <= peer < self.size and peer != self.number:
             self._nic.ring_doorbell(2 * self._descriptors.count + peer, _WORD_SIZE, 0)
 

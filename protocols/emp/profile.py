@@ -21,8 +21,8 @@ NIC_CLOCK: Final = 88_000_000
 Wyckoff, Panda, "Can User-Level Protocols Take Advantage of Multi-CPU NICs?", IPDPS 2002, abstract."""
 
 RECEIVE_CYCLES: Final = 472
-"""Cycles. CALIBRATED: cost of the firmware's handler of an event of the receive path: a frame has arrived (it is matched),
-or the DMA transfer of its data has finished (its collection is updated)."""
+"""Cycles. CALIBRATED: cost of the firmware's handler of an event of the receive path. There are two: a frame has arrived
+(it is matched), or the DMA transfer of its data has finished (its collection is updated)."""
 
 OTHER_CYCLES: Final = 218
 """Cycles. CALIBRATED: cost of the handler of any other event.

@@ -25,6 +25,7 @@ from protocols.emp.card import MESSAGE_HEADER_SIZE, NO_INCOMING_MESSAGES, Cached
 from protocols.emp.codec import FLAGS_LAST
 from protocols.emp.sender import Segmentation
 
+# Message ids are 32-bit serial numbers: a is not before b if (a - b) & _MASK < _HALF.
 _MASK = 0xFFFF_FFFF
 _HALF = 1 << 31
 _ANY_SOURCE: Final = stat.ANY_SOURCE
@@ -32,8 +33,8 @@ _DONE: Final = stat.DONE
 
 
 class PostedReceive:
-    """A receive, or a probe, that waits for its message. index: index of its descriptor. is_standing: no program waits for
-    it. tag, mask: it matches messages whose masked tag is `tag`."""
+    """A receive, or a probe, that waits for its message. index: of its descriptor. is_standing: no program waits for it.
+    tag, mask: it matches a message if the message's tag & mask == tag. span: the receive's buffer."""
 
     __slots__ = ("index", "is_standing", "mask", "source", "span", "tag")
 
@@ -50,7 +51,7 @@ class PostedReceive:
         self.span = span
 
     def matches(self, source: int, tag: int) -> bool:
-        """Whether it matches a message with this source and tag."""
+        """Whether a message with this source and tag matches."""
         return tag & self.mask == self.tag and self.source in (source, _ANY_SOURCE)
 
 
@@ -58,9 +59,9 @@ class IncomingMessage(Segmentation):
     """An incoming message whose header has been admitted.
 
     receive: the receive that it matches; None: none yet. complete_below: all collections with lower numbers are complete.
-    missing_frames: by number of a collection that has begun to arrive, a bit mask of its missing frames.
-    incomplete_collections: their number. Memory use grows with the frames that have arrived, whatever total a header
-    claims.
+    incomplete_collection_count: number of collections that are not complete, begun or not. missing_frames: by number of a
+    collection that has begun to arrive, a bit mask of its missing frames. So memory use grows with the frames that have
+    arrived, whatever total a header claims.
 
     While frames arrive in order, `missing_frames` stays empty: next_frame is the number of the next frame; next_begin and
     next_end are the bounds of its bytes in the message. After a frame out of order, next_frame is -1. span: the destination
@@ -68,7 +69,7 @@ class IncomingMessage(Segmentation):
     """
 
     __slots__ = (
-        "complete_below", "id", "incomplete_collections", "missing_frames", "next_begin", "next_end", "next_frame",
+        "complete_below", "id", "incomplete_collection_count", "missing_frames", "next_begin", "next_end", "next_frame",
         "receive", "source", "span", "tag",
     )  # fmt: skip
 
@@ -77,7 +78,7 @@ class IncomingMessage(Segmentation):
         self.id = message_id
         self.source = source
         self.tag = tag
-        self.incomplete_collections = self.collection_count
+        self.incomplete_collection_count = self.collection_count
         self.complete_below = 0
         self.missing_frames: dict[int, int] = {}
         self.receive: PostedReceive | None = None
@@ -117,7 +118,7 @@ class Receiver:
         self._probes: list[tuple[PostedReceive, bool]] = []  # waiting probes; True: it claims the message
 
     def post(self, receive: PostedReceive) -> None:
-        """Post a receive: match it with the oldest unmatched message, or keep it for a future one."""
+        """Post a receive: match it with the oldest suitable message, or keep it for a later one."""
         if self._unmatched:
             for index, (peer, message) in enumerate(self._unmatched):
                 if receive.matches(message.source, message.tag):
@@ -137,8 +138,8 @@ class Receiver:
         message.match(receive)
 
     def probe(self, probe: PostedReceive, wait: bool, claim: bool) -> None:
-        """Answer a probe with the message that such a receive would get. wait: keep the probe until there is one; otherwise
-        it is returned at once. claim: claim the message."""
+        """Answer a probe with the message that such a receive would get. wait: if there is none, keep the probe until there
+        is one; otherwise return it at once. claim: claim the message."""
         for index, (peer, message) in enumerate(self._unmatched):
             if probe.matches(message.source, message.tag):
                 if claim:
@@ -204,7 +205,8 @@ class Receiver:
             return
         peer.expected_id = (message_id + 1) & _MASK
         counters.headers_admitted += 1
-        for index, receive in enumerate(self._posted_receives):  # the oldest matching receive gets the message
+        # The oldest matching receive gets the message. `PostedReceive.matches` is inlined, since every message passes here.
+        for index, receive in enumerate(self._posted_receives):
             if tag & receive.mask == receive.tag and (receive.source == source or receive.source == _ANY_SOURCE):
                 del self._posted_receives[index]
                 break
@@ -281,9 +283,8 @@ class Receiver:
                 if message.receive is None:
                     sentences.append(f"{what}: no receive has been posted for it")
                 else:
-                    sentences.append(
-                        f"{what}: {message.incomplete_collections} of {message.collection_count} collections are missing"
-                    )
+                    missing_count = message.incomplete_collection_count
+                    sentences.append(f"{what}: {missing_count} of {message.collection_count} collections are missing")
         return sentences
 
     def _answer_probes(self, peer: Peer, message: IncomingMessage) -> None:
@@ -306,7 +307,7 @@ class Receiver:
         self._card.return_descriptor(probe.index, stat.MESSAGE_FOUND, length, message.source, message.tag)
 
     def _store_frame(self, cached: CachedHeader, message: IncomingMessage, frame_number: int, payload: Buffer) -> None:
-        """Handle a frame of an incomplete message; the fast path is the next frame of a contiguous receive."""
+        """Handle a frame of an incomplete message. The fast path is for the next frame in order, into contiguous memory."""
         card, unit, counters = self._card, cached.unit, self._counters
         span, end = message.span, message.next_begin + len(payload)
         if (
@@ -381,13 +382,13 @@ class Receiver:
         self._complete_collection(cached, message, frame_number)
 
     def _complete_collection(self, cached: CachedHeader, message: IncomingMessage, frame_number: int) -> None:
-        """Acknowledge a collection, which this frame has completed, and complete the receive after the last one."""
+        """Acknowledge the collection that this frame has completed. If it was the last one missing, complete the receive."""
         card, counters = self._card, self._counters
-        message.incomplete_collections -= 1
+        message.incomplete_collection_count -= 1
         counters.acknowledgements_sent += 1
         card.acknowledge(cached, message.id, frame_number)
         receive = message.receive
-        if not message.incomplete_collections and receive is not None:
+        if not message.incomplete_collection_count and receive is not None:
             del cached.peer.incoming_messages[message.id]
             counters.messages_received += 1
             status = stat.DONE if message.total <= len(receive.span) else stat.TRUNCATED

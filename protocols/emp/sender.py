@@ -1,14 +1,14 @@
 """The sending half of EMP's firmware: collections, their timers, and acknowledgements.
 
-Section 4.1: a message is sent as collections of frames. When a collection's frames have been sent, its timer starts;
-when it expires, all frames of the collection are sent again; when every collection has been acknowledged, the host is
-notified. Acknowledgements are not cumulative: one for a later collection says nothing about an earlier one.
+Section 4.1: a message is sent as collections of frames. When a collection's frames have been sent, its timer starts. When
+the timer expires, all frames of the collection are sent again. When every collection has been acknowledged, the host is
+notified. Acknowledgements are not cumulative: one of a later collection does not acknowledge an earlier one.
 
 The window of unacknowledged collections is ours. So is the rule that keeps messages whose receives are not posted from
 blocking later messages: a message is parked if its first collection times out before any of its collections has been
 acknowledged. A parked message does not count against the window. Its first collection, which has the header, is resent by
 its timer; the others are resent after the first acknowledgement. So the headers of all messages reach the receiver, in
-order, at the cost of one timeout for each window of messages without receives.
+order, at the cost of one timeout for each window full of messages without receives.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Segmentation:
 
 
 class OutgoingMessage(Segmentation):
-    """An outgoing message. index: index of its descriptor. sent_collections: number of collections sent at least once.
-    open_collections: number of resends of each collection that has been sent and not been acknowledged.
-    unacknowledged_collections: number of collections not acknowledged, sent or not. is_parked: see `sender`. progress_at:
-    time of the last acknowledgement, or of the last first transmission of a collection."""
+    """An outgoing message. index: of its descriptor. sent_collection_count: number of collections sent at least once.
+    open_collections: by number of each collection that has been sent and not acknowledged, how often it has been resent.
+    unacknowledged_collection_count: number of collections not acknowledged, sent or not. is_parked: see `sender`.
+    progress_at: time of the last acknowledgement, or of the last transmission of a collection for the first time."""
 
     __slots__ = (
-        "id", "index", "is_parked", "open_collections", "progress_at", "sent_collections", "span", "tag",
-        "unacknowledged_collections",
+        "id", "index", "is_parked", "open_collections", "progress_at", "sent_collection_count", "span", "tag",
+        "unacknowledged_collection_count",
     )  # fmt: skip
 
     def __init__(self, message_id: int, index: int, tag: int, span: Span, full_payload: int, unit: int) -> None:
@@ -69,8 +69,8 @@ class OutgoingMessage(Segmentation):
         self.index = index
         self.tag = tag
         self.span = span
-        self.sent_collections = 0
-        self.unacknowledged_collections = self.collection_count
+        self.sent_collection_count = 0
+        self.unacknowledged_collection_count = self.collection_count
         self.open_collections: dict[int, int] = {}
         self.is_parked = False
         self.progress_at = 0
@@ -90,22 +90,22 @@ class Sender:
         self.timers: Timers[CollectionKey] = Timers()
 
     def begin(self, now: int, peer: Peer, index: int, tag: int, span: Span) -> None:
-        """Begin a message that the host has posted, after all earlier messages to its peer. index: index of its
+        """Begin to send a message that the host has posted, after all earlier messages to its peer. index: of its
         descriptor."""
         card = self._card
         settings = card.settings
         message_id, unit = peer.next_id, settings.unit
-        must_wait = peer.send_queue or peer.unacknowledged_collections >= settings.window
+        must_wait = peer.send_queue or peer.unacknowledged_collection_count >= settings.window
         is_single_frame = not must_wait and len(span) <= card.max_single_frame_size
         is_queued = None
-        if is_single_frame:  # sent before the bookkeeping, which so does not delay the frame
+        if is_single_frame:  # sent before the bookkeeping, which then does not delay the frame
             is_queued = self._send_single(peer, unit, message_id, tag, span)
         peer.next_id = (message_id + 1) & _MASK
         peer.outgoing_messages[message_id] = message = OutgoingMessage(
             message_id, index, tag, span, card.full_payload, unit
         )
         if must_wait:
-            self._send_queue(peer).append(message)
+            self._ensure_send_queue(peer).append(message)
             return
         if is_single_frame:
             card.counters.frames_sent += 1
@@ -113,16 +113,16 @@ class Sender:
             return
         self._send_next(now, peer, message)
         if message.collection_count > 1:
-            self._send_queue(peer).append(message)
+            self._ensure_send_queue(peer).append(message)
             self.pump(now, peer)
 
     def pump(self, now: int, peer: Peer) -> None:
         """Send collections as far as the window permits."""
         queue, settings = peer.send_queue, self._card.settings
-        while queue and peer.unacknowledged_collections < settings.window:
+        while queue and peer.unacknowledged_collection_count < settings.window:
             message = queue[0]
             self._send_next(now, peer, message)
-            if message.sent_collections == message.collection_count:
+            if message.sent_collection_count == message.collection_count:
                 del queue[0]
 
     def on_acknowledgement(self, now: int, peer: Peer, message_id: int, frame_number: int) -> None:
@@ -137,14 +137,14 @@ class Sender:
             return
         collection = frame_number // message.unit
         if collection not in message.open_collections or frame_number >= message.frame_count:
-            if collection < message.sent_collections and frame_number < message.frame_count:
+            if collection < message.sent_collection_count and frame_number < message.frame_count:
                 counters.late_acknowledgements += 1
             else:
                 counters.wrong_acknowledgements += 1
             return
         counters.acknowledgements_received += 1
         message.progress_at = now
-        message.unacknowledged_collections = unacknowledged = message.unacknowledged_collections - 1
+        message.unacknowledged_collection_count = unacknowledged = message.unacknowledged_collection_count - 1
         self._close_collection(peer, message, collection)
         if message.is_parked:
             self._unpark(now, peer, message)
@@ -175,7 +175,7 @@ class Sender:
             if (
                 collection == 0
                 and not message.is_parked
-                and message.unacknowledged_collections == message.collection_count
+                and message.unacknowledged_collection_count == message.collection_count
             ):
                 self._park(peer, message)
                 self._resend(now, peer, message, 0)
@@ -193,7 +193,7 @@ class Sender:
 
     def on_peer_restarted(self, now: int, peer: Peer) -> None:
         """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
-        started_messages = [message for message in peer.outgoing_messages.values() if message.sent_collections]
+        started_messages = [message for message in peer.outgoing_messages.values() if message.sent_collection_count]
         for message in started_messages:
             self._remove(peer, message)
         # Completions come last: the host may post at once, and headers name the oldest message.
@@ -206,11 +206,11 @@ class Sender:
         return [
             f"message {message.id} to node {peer.number} (tag {message.tag}, {message.total} bytes): "
             + (
-                f"{message.sent_collections} of {message.collection_count} collections sent, "
+                f"{message.sent_collection_count} of {message.collection_count} collections sent, "
                 f"no acknowledgement of {', '.join(map(str, list(message.open_collections)[:4]))}"
                 + (": perhaps no receive has been posted for it" if message.is_parked else "")
-                if message.sent_collections
-                else f"not begun, as {peer.unacknowledged_collections} collections to that node are not acknowledged"
+                if message.sent_collection_count
+                else f"not begun, as {peer.unacknowledged_collection_count} collections to that node are not acknowledged"
             )
             for peer in self._card.peers.known.values()
             for message in peer.outgoing_messages.values()
@@ -218,7 +218,7 @@ class Sender:
 
     def _send_next(self, now: int, peer: Peer, message: OutgoingMessage) -> None:
         """Send the next collection for the first time."""
-        collection = message.sent_collections
+        collection = message.sent_collection_count
         self._card.counters.frames_sent += message.frames_in(collection)
         is_queued = self._send_collection(peer, message, collection)
         self._record_first_transmission(now, peer, message, collection, is_queued)
@@ -226,11 +226,11 @@ class Sender:
     def _record_first_transmission(
         self, now: int, peer: Peer, message: OutgoingMessage, collection: int, is_queued: bool | None
     ) -> None:
-        """Record that a collection has been sent for the first time. is_queued: its last frame has not left the NIC."""
-        message.sent_collections = collection + 1
+        """Record that a collection has been sent for the first time. is_queued: its last frame has not left the NIC yet."""
+        message.sent_collection_count = collection + 1
         message.open_collections[collection] = 0
         message.progress_at = now
-        peer.unacknowledged_collections += 1
+        peer.unacknowledged_collection_count += 1
         if is_queued:
             timeout = self._card.settings.timeout
             self._card.nic.when_sent(partial(self._start_timer, peer, message, collection, timeout))
@@ -248,7 +248,7 @@ class Sender:
     def _close_collection(self, peer: Peer, message: OutgoingMessage, collection: int) -> None:
         del message.open_collections[collection]
         if not message.is_parked:
-            peer.unacknowledged_collections -= 1
+            peer.unacknowledged_collection_count -= 1
         self.timers.cancel((peer.number, message.id, collection))
 
     def _resend(self, now: int, peer: Peer, message: OutgoingMessage, collection: int) -> None:
@@ -267,9 +267,9 @@ class Sender:
 
     def _park(self, peer: Peer, message: OutgoingMessage) -> None:
         """Park a message: see `sender`."""
-        if message.sent_collections < message.collection_count:
+        if message.sent_collection_count < message.collection_count:
             peer.send_queue.remove(message)
-        peer.unacknowledged_collections -= len(message.open_collections)
+        peer.unacknowledged_collection_count -= len(message.open_collections)
         message.is_parked = True
         for collection in message.open_collections:
             if collection:
@@ -277,15 +277,15 @@ class Sender:
 
     def _unpark(self, now: int, peer: Peer, message: OutgoingMessage) -> None:
         message.is_parked = False
-        peer.unacknowledged_collections += len(message.open_collections)
-        if message.sent_collections < message.collection_count:
-            self._send_queue(peer).insert(0, message)
+        peer.unacknowledged_collection_count += len(message.open_collections)
+        if message.sent_collection_count < message.collection_count:
+            self._ensure_send_queue(peer).insert(0, message)
         for collection in message.open_collections:
             if collection:  # the first one's timer is still running
                 self._resend(now, peer, message, collection)
 
-    def _send_queue(self, peer: Peer) -> list[OutgoingMessage]:
-        """Return the peer's send queue, which is created for its first message."""
+    def _ensure_send_queue(self, peer: Peer) -> list[OutgoingMessage]:
+        """Return the peer's own send queue, creating it for the first message that waits."""
         if peer.send_queue is EMPTY_QUEUE:
             peer.send_queue = []
         return peer.send_queue
@@ -298,7 +298,7 @@ class Sender:
         for collection in list(message.open_collections):
             self._close_collection(peer, message, collection)
         del peer.outgoing_messages[message.id]
-        if message.sent_collections < message.collection_count and not message.is_parked:
+        if message.sent_collection_count < message.collection_count and not message.is_parked:
             peer.send_queue.remove(message)
 
     def _return_descriptor(self, peer: Peer, message: OutgoingMessage, status: int) -> None:
@@ -358,7 +358,7 @@ class Sender:
         return is_queued
 
     def _gather(self, span: Span, begin: int, end: int) -> Buffer:
-        """Read a message's bytes from begin to end, if any, from host memory by DMA."""
+        """Read the bytes of a message from begin to end (none if these are equal) from host memory by DMA."""
         dma_read = self._card.nic.dma_read
         return dma_read((span[begin:end],) if type(span) is memoryview else span.views(begin, end))
 

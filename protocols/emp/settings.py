@@ -25,7 +25,8 @@ class Settings:
     unit: frames per collection, which is acknowledged as a whole (section 4.1: 3, configurable on the fly by
     `host.Endpoint.post_unit`). timeout: nanoseconds after which a collection is resent (ours; the paper states no
     figure), doubled with each resend up to longest_timeout. give_up: nanoseconds without an acknowledgement after which
-    a message fails; 0: never, as in the paper. The peer drops it when the next message's header arrives.
+    a message fails; 0: never (the paper mentions no limit). The peer drops a failed message when the header of the next
+    one arrives.
     window: maximum unacknowledged collections to one peer (ours: below the capacity of a receiver's ring), not counting
     those of parked messages (see `sender`). held: maximum message headers of one peer that are kept without a receive
     (ours; their data is dropped, as in the paper). A NIC never has more messages in progress than descriptors. If held

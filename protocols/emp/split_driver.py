@@ -1,11 +1,11 @@
 """EMP as a split driver: firmware and host library in two processes.
 
-When a host detaches or dies, its NIC begins a greater incarnation and announces it to its peers until they use it
-(`protocols.core.announcements`). So a peer returns to its host what was in progress, even if the host only waits to
-receive.
+When a host detaches or dies, its NIC begins a greater incarnation, and announces that to its peers until they use it
+(`protocols.core.announcements`). So a peer fails the transfers that were in progress, even if the program of the peer
+only waits to receive.
 
 The host is not trusted. Its messages to itself are looped back by the environment's NIC, not in the firmware, where they
-could keep the NIC from other work; and the number of segments of a message is limited.
+could keep the NIC from other work. The number of segments of a message is limited.
 
 While there is no host, the NIC accepts no messages: a peer's messages stay with the peer until a host attaches, or until
 the peer gives them up. So the next host continues in this incarnation and receives what was sent before it attached.
@@ -29,14 +29,15 @@ from protocols.emp.settings import Settings
 from protocols.myrinet.routed_nic import routed_split_driver
 
 _MAX_SEGMENTS: Final = 2_048
-"""Segments of a message. Limits the memory that an untrusted host can make the NIC use: a segment takes some 200 bytes."""
+"""Maximum segments of a message. It limits the memory that an untrusted host can make the NIC use: a segment takes some
+200 bytes."""
 
 
 def split_driver(
     settings: Settings | None = None, codec: Codec = codec, routed_codec: Codec = routed_codec
 ) -> SplitDriver:
-    """Make EMP's split driver; arguments as for `protocols.emp.host.plug`. It has one host: EMP's NIC serves one
-    application (section 5)."""
+    """Make EMP's split driver; arguments as for `protocols.emp.host.plug`. It serves one host at a time: support for
+    several applications on a node is the paper's future work (section 6)."""
     return routed_split_driver(_split_driver(settings, codec), _split_driver(settings, routed_codec))
 
 

@@ -1,8 +1,8 @@
-"""State tables of an EMP message: on its sender, implemented by `sender`, and on its receiver, implemented by
-`receiver`.
+"""State tables of an EMP message: `SEND_MESSAGE`, implemented by module `sender`, and `RECEIVE_MESSAGE`, implemented by
+module `receiver`.
 
-Section 4.1: a message is sent as collections of frames; each collection is acknowledged separately, and resent when it
-times out. Section 3.1.1: a frame for which no receive has been posted is dropped. The state machine of peers is
+Section 4.1: a message is sent as collections of frames. Each collection is acknowledged separately, and is resent when it
+times out. Section 3.1.1: a frame for which no receive has been posted is dropped. The state table of a peer is
 `protocols.core.peers.PEER`.
 """
 
@@ -13,6 +13,7 @@ from typing import Final
 from protocols.core.peers import PEER
 from protocols.core.states import Row, StateTable
 
+# States of an outgoing message. PARKED: see `sender`. ENDED is also a state of an incoming message.
 QUEUED: Final = "queued"
 ACTIVE: Final = "active"
 PARKED: Final = "parked"
@@ -62,6 +63,8 @@ SEND_MESSAGE: Final = StateTable(
 )
 """An outgoing message."""
 
+# States of an incoming message. HELD: its header is kept until a receive matches it. CLAIMED: kept for the receive that
+# names it.
 EXPECTED: Final = "expected"
 HELD: Final = "held"
 CLAIMED: Final = "claimed"
@@ -116,10 +119,11 @@ RECEIVE_MESSAGE: Final = StateTable(
         Row(ENDED, "duplicate end of a collection", "acknowledge again", ENDED, _REPEATED),
     ),
 )
-"""An incoming message. Messages of one peer are expected in order. A message that its sender gives up may end before any
-of its frames arrives."""
+"""An incoming message. The messages of a peer are expected in order. If the sender gives up a message, it may end before
+any of its frames has arrived."""
 
 TABLES: Final = (SEND_MESSAGE, RECEIVE_MESSAGE, PEER)
 
 STATELESS: Final = frozenset({"frames_received", "malformed", "corrupt", "strangers", "invalid"})
-"""Counters of frames and descriptors that no state machine sees."""
+"""Counters that no row increments: of all received frames, of frames dropped before they reach a state machine, and of
+invalid descriptors."""

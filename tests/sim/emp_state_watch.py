@@ -19,7 +19,7 @@ def state_of(peer: Peer, message: OutgoingMessage) -> str:
         return ENDED
     if message.is_parked:
         return PARKED
-    return ACTIVE if message.sent_collections else QUEUED
+    return ACTIVE if message.sent_collection_count else QUEUED
 
 
 class _SendWatch:
@@ -48,7 +48,7 @@ class _SendWatch:
         restarted, pump = self._with_cause(Sender.on_peer_restarted, "peer restarted"), Sender.pump
 
         def watched_restarted(sender: Sender, now: int, peer: Peer) -> None:
-            self._kept = [message for message in peer.outgoing_messages.values() if not message.sent_collections]
+            self._kept = [message for message in peer.outgoing_messages.values() if not message.sent_collection_count]
             restarted(sender, now, peer)
 
         def watched_pump(sender: Sender, now: int, peer: Peer) -> None:
@@ -105,7 +105,7 @@ class _SendWatch:
             card: Card = sender._card
             message = peer.outgoing_messages.get(message_id)
             before = ENDED if message is None else state_of(peer, message)
-            is_last = message is not None and message.unacknowledged_collections == 1
+            is_last = message is not None and message.unacknowledged_collection_count == 1
             was_begun = (message_id - peer.next_id) & _MASK >= 1 << 31
             counters = card.counters
             late_count, wrong_count = counters.late_acknowledgements, counters.wrong_acknowledgements

@@ -1,8 +1,8 @@
 """EMP's frames on Myrinet, as Scapy layers: the frames of `protocols.emp.frames` as Myrinet packets of one type.
 
-The paper has EMP on Ethernet alone. On a network whose switches forward by source routes a frame needs a route, which a
-Myrinet packet has (`protocols.myrinet`). The fields after the packet type are those of Ethernet frames. `codec.py` is
-generated from this module.
+In the paper EMP runs on Ethernet only. On a network whose switches forward by source routes, a frame needs a route, which
+a Myrinet packet carries (`protocols.myrinet`). The fields after the packet type are those of EMP's Ethernet frames.
+`codec.py` is generated from this module.
 """
 
 from __future__ import annotations

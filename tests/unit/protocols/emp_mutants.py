@@ -48,8 +48,8 @@ def collection_counted_twice(patch: pytest.MonkeyPatch) -> None:
     def count_as_another(receiver: Receiver, cached: CachedHeader, message_id: int, frame_number: int) -> None:
         acknowledge_again(receiver, cached, message_id, frame_number)
         message = cached.peer.incoming_messages.get(message_id)
-        if message is not None and message.incomplete_collections > 1:
-            message.incomplete_collections -= 1
+        if message is not None and message.incomplete_collection_count > 1:
+            message.incomplete_collection_count -= 1
 
     patch.setattr(Receiver, "_acknowledge_again", count_as_another)
 
@@ -73,7 +73,7 @@ def freed_when_sent(patch: pytest.MonkeyPatch) -> None:
         sender: Sender, now: int, peer: Peer, message: OutgoingMessage, collection: int, is_queued: bool | None
     ) -> None:
         record(sender, now, peer, message, collection, is_queued)
-        if message.sent_collections == message.collection_count:
+        if message.sent_collection_count == message.collection_count:
             return_descriptor(sender, peer, message, DONE)
 
     def return_failed(sender: Sender, peer: Peer, message: OutgoingMessage, status: int) -> None:

@@ -350,7 +350,7 @@ def test_invalid_tags_and_buffers_are_rejected() -> None:
             host.post_send(1, tag, b"")
     with pytest.raises(ValueError, match="tag"):
         host.post_receive(1, 1 << 32, bytearray(1))
-    with pytest.raises(ValueError, match="written"):
+    with pytest.raises(ValueError, match="writable"):
         host.post_receive(1, 1, memoryview(b"constant"))
     assert host.free_descriptors == 640
     assert host.pinned == 0

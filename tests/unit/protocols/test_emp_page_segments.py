@@ -16,10 +16,10 @@ def test_adjacent_pages_are_one_segment_only_in_contiguous_memory(apart: bool, s
     pages = memory.pin(buffer)
     descriptors.write(0, stat.SEND | stat.CHAIN, pages, 1, 0)
     _, kind, length, address, _, _, count = stat.unpack_head(descriptors.memory, 0)
-    chained = descriptors.scatter(0, kind, length, address, count, memory)
+    chained = descriptors.locate(0, kind, length, address, count, memory)
     assert lengths(chained) == segments
     page_list = memory.pin_page(memoryview(pack_page_list(pages)))
-    indirect = descriptors.scatter(0, stat.SEND | stat.INDIRECT, 0, page_list, 3, memory)
+    indirect = descriptors.locate(0, stat.SEND | stat.INDIRECT, 0, page_list, 3, memory)
     assert lengths(indirect) == segments
 
 
