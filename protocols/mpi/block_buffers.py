@@ -1,4 +1,4 @@
-"""Buffers of collective calls: contiguous memory for the algorithms, whole or as one block for each rank or neighbour."""
+"""Buffers of collective calls: contiguous memory for the algorithms, in one piece or one block per rank or neighbour."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from protocols.mpi.mpi_errors import ERR_BUFFER, MPIError
 
 
 class ContiguousBuffer:
-    """A buffer as contiguous memory. data: the bytes; a copy for an I/O vector."""
+    """A buffer as contiguous memory. data: the buffer's bytes; for an I/O vector, a copy of them."""
 
     __slots__ = ("_iov", "data")
 
     def __init__(self, buffer: Data, is_input: bool = False) -> None:
-        """buffer: the message's memory. is_input: whether its contents are input of the call."""
+        """buffer: the message's memory. is_input: whether the call reads its contents, so that they are copied at once."""
         self._iov = buffer if isinstance(buffer, IoVec) else None
         self.data = memoryview(bytearray(len(buffer))) if isinstance(buffer, IoVec) else buffer
         if is_input:
@@ -47,20 +47,22 @@ class BlockBuffers:
             block.scatter()
 
 
-def split_equally(data: memoryview, number: int) -> list[memoryview]:
-    block_size = len(data) // number if number else 0
-    return [data[rank * block_size : (rank + 1) * block_size] for rank in range(number)]
+def split_equally(data: memoryview, block_count: int) -> list[memoryview]:
+    """Split bytes into blocks of equal size."""
+    block_size = len(data) // block_count if block_count else 0
+    return [data[number * block_size : (number + 1) * block_size] for number in range(block_count)]
 
 
-def typed_blocks(message: Sequence[Any], number: int, write: bool) -> list[Data]:
-    """Return the blocks of an Alltoallw argument, one for each rank or neighbour."""
+def typed_blocks(message: Sequence[Any], block_count: int, write: bool) -> list[Data]:
+    """Return the blocks of an Alltoallw argument, one for each rank or neighbour. write: whether the buffer must be
+    writable. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     parts = list(message)
     if len(parts) == 3 and isinstance(parts[1], tuple):
         parts[1:2] = parts[1]
-    if len(parts) != 4 or any(len(part) != number for part in parts[1:]):
+    if len(parts) != 4 or any(len(part) != block_count for part in parts[1:]):
         raise MPIError(
             ERR_BUFFER,
-            f"Alltoallw takes [buffer, (counts, displacements), datatypes], each of {number} elements",
+            f"a message must be [buffer, (counts, displacements), datatypes], with {block_count} elements in each list",
         )
     buffer = as_receive_buffer(parts[0]) if write else as_send_data(parts[0])
     assert isinstance(buffer, memoryview)

@@ -1,5 +1,5 @@
 """mpi4py's calls of communicators for blocking programs, with the names and arguments of `comm`. Each call returns when the
-coroutine of `comm` would. `blocking_requests` has requests and messages.
+coroutine of `comm` has ended. `blocking_requests` has requests and messages.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -64,7 +64,8 @@ class Comm(PropertyCalls):
         run: CoroutineRunner | None = None,
         properties: Properties | None = None,
     ) -> Self:
-        """comm: the communicator to wrap; a Comm is wrapped again, as a second handle."""
+        """comm: the communicator to wrap; for a wrapper, this becomes another handle of its communicator. run: drives
+        coroutines. properties: of the communicator; None: new ones."""
         if isinstance(comm, Comm):
             run, properties, comm = comm.run, comm.properties, comm.wrapped
         elif comm is None:
@@ -93,7 +94,7 @@ class Comm(PropertyCalls):
             return False
         return self.wrapped is other.wrapped or not (self or other)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable: `Free` makes it COMM_NULL
 
     @property
     def rank(self) -> int:
@@ -126,7 +127,8 @@ class Comm(PropertyCalls):
         self.wrapped.Attach_buffer(buf)
 
     def Dup(self, info: Info | None = None) -> Self:
-        """See `comm.Comm.Dup`. Copies attributes as their copy functions determine, and has this handle's class."""
+        """See `comm.Comm.Dup`. The duplicate has the class of this handle, and the attributes that their copy functions
+        copy. info: the info of the duplicate; None: a copy of this communicator's."""
         copy = self._wrap_duplicate(self.run(self.wrapped.Dup()))
         self.properties.copy_to(self, copy.properties)
         if info:
@@ -151,11 +153,12 @@ class Comm(PropertyCalls):
         return self._wrap_derived(self.run(self.wrapped.Split(color, key)))
 
     def Split_type(self, split_type: int, key: int = 0, info: Info | None = None) -> Comm:
-        """Make communicators of the ranks that share memory (COMM_TYPE_SHARED, or the guided types with the info
-        mpi_hw_resource_type=mpi_shared_memory), which are those of one node. UNDEFINED, and other types of hardware, which
-        is not known: return COMM_NULL. Raises MPIError (ERR_ARG) for an unknown type."""
+        """Make communicators of the ranks that share memory, that is, the ranks of one node. split_type:
+        COMM_TYPE_SHARED, or a guided type with the info mpi_hw_resource_type=mpi_shared_memory. Returns COMM_NULL for
+        UNDEFINED, and for other types of hardware, about which nothing is known. Raises MPIError (ERR_ARG) for an
+        invalid type."""
         if split_type not in (COMM_TYPE_SHARED, COMM_TYPE_HW_UNGUIDED, *_GUIDED, UNDEFINED):
-            raise MPIError(ERR_ARG, f"split_type must be COMM_TYPE_SHARED or UNDEFINED, got {split_type}")
+            raise MPIError(ERR_ARG, f"split_type must be a constant COMM_TYPE_* or UNDEFINED, got {split_type}")
         resource = info.get("mpi_hw_resource_type") if info and split_type in _GUIDED else None
         is_shared = split_type == COMM_TYPE_SHARED or resource == "mpi_shared_memory"
         processors = self.run(self.wrapped.allgather(self.properties.processor_name))
@@ -260,7 +263,7 @@ class Comm(PropertyCalls):
         return self.wrapped.Get_group()
 
     def Free(self) -> None:
-        """See `comm.Comm.Free`. Deletes the attributes. Raises MPIError (ERR_COMM) for COMM_WORLD and COMM_SELF."""
+        """See `comm.Comm.Free`. Also deletes the attributes. Raises MPIError (ERR_COMM) for COMM_WORLD and COMM_SELF."""
         self._check()
         if self.properties.is_predefined:
             raise MPIError(ERR_COMM, f"the predefined communicator {self.name} cannot be freed")
@@ -281,7 +284,7 @@ class Comm(PropertyCalls):
         return self.Get_topology() != UNDEFINED
 
     def Abort(self, errorcode: int = 1) -> None:
-        """End the program, and the run."""
+        """End the program, and with it the run."""
         raise SystemExit(f"rank {self.rank} has called Abort, with error code {errorcode}")
 
 
@@ -480,7 +483,7 @@ _TOPOLOGIES: Final[Mapping[type, int]] = {
 
 
 def properties_of(comm: coroutine_comm.Comm | None, processor: str, name: str = "") -> Properties:
-    """Make the properties of a new communicator. processor: name of the rank's node."""
+    """Make the properties of a new communicator. processor: name of the rank's node. name: of a predefined communicator."""
     if comm is None:
         return Properties(processor_name=processor)
     fixed: dict[int, object] = {TAG_UB: comm.tag_ub, UNIVERSE_SIZE: comm.size}

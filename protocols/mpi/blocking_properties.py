@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 from protocols.mpi.blocking_transfers import Transfers
 from protocols.mpi.comm_properties import (
@@ -17,6 +17,7 @@ from protocols.mpi.comm_properties import (
 )
 from protocols.mpi.info import Info
 from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, MPIError, check_type
+from protocols.mpi.point_to_point import COMM_NULL_ERROR
 
 
 class PropertyCalls(Transfers):
@@ -27,21 +28,18 @@ class PropertyCalls(Transfers):
     properties: Properties
 
     def handle_error(self, error: MPIError) -> None:
-        """Call the communicator's error handler: unless it is ERRORS_RETURN, an error ends the program (SystemExit)."""
+        """Call the communicator's error handler: unless that is ERRORS_RETURN, the error ends the program (SystemExit)."""
         if self.properties.errhandler.number > 1:
             raise SystemExit(
-                f"rank {self.wrapped.rank}: {error}, and errors are fatal here (Set_errhandler)"
+                f"rank {self.wrapped.rank}: {error}; errors end the program, as set by Set_errhandler"
             ) from error
 
     def _check(self) -> None:
         if not self.wrapped.size:
-            self._raise_comm_null()
-
-    def _raise_comm_null(self) -> NoReturn:
-        raise MPIError(ERR_COMM, "the communicator is COMM_NULL, or was freed")
+            raise MPIError(ERR_COMM, COMM_NULL_ERROR)
 
     def Get_name(self) -> str:
-        """Return the name; of COMM_NULL, too."""
+        """Return the communicator's name, or "MPI_COMM_NULL"."""
         return self.properties.name if self.wrapped.size else "MPI_COMM_NULL"
 
     def Set_name(self, name: str) -> None:
@@ -90,7 +88,8 @@ class PropertyCalls(Transfers):
 
     @classmethod
     def Free_keyval(cls, keyval: int) -> int:
-        """Free a keyval; returns KEYVAL_INVALID. Attributes that have it keep their values until they are deleted."""
+        """Free a keyval; returns KEYVAL_INVALID. Attributes with this keyval keep their values until they are deleted.
+        Raises MPIError: ERR_KEYVAL for KEYVAL_INVALID, ERR_ARG for another invalid keyval."""
         return free_keyval(keyval)
 
     def Get_attr(self, keyval: int) -> Any:

@@ -1,8 +1,8 @@
 """Requests and matched messages for blocking programs (`blocking_calls` has communicators), and the base class of blocking
 wrappers.
 
-A wrapper has no implementation of its own: it calls the coroutine of the wrapped object and passes it to `run`, which the
-environment of a blocking program provides. `run` drives the coroutine, and lets everything else run while it waits.
+A wrapper has no implementation of its own: it calls the wrapped object's method, and passes the coroutine to `run`,
+which the environment of a blocking program provides. `run` drives the coroutine to its end; other tasks run while it waits.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -137,7 +137,7 @@ class Request(BlockingWrapper[requests.Request]):
         """Whether both are handles of one request, or both are REQUEST_NULL."""
         return isinstance(other, Request) and (self.wrapped is other.wrapped or not (self or other))
 
-    __hash__ = None  # type: ignore[assignment]  # as mpi4py's: which request a handle is of changes
+    __hash__ = None  # type: ignore[assignment]  # as in mpi4py; mutable: a completed request becomes REQUEST_NULL
 
     def Free(self) -> None:
         """Free the request: it becomes REQUEST_NULL, and its transfer continues. Raises MPIError (ERR_REQUEST) for
@@ -195,7 +195,7 @@ class Prequest(Request):
             handle.Start()
 
     def Free(self) -> None:
-        """Free the request, which cannot be used afterwards: all handles of it become REQUEST_NULL."""
+        """Free the request, which cannot be started again: all handles of it become REQUEST_NULL."""
         self._persistent_or_error().Free()
 
     def __bool__(self) -> bool:
@@ -234,7 +234,7 @@ class Message(BlockingWrapper[mpi_messages.Message]):
             return False
         return self.wrapped is other.wrapped or (self.wrapped.is_null and other.wrapped.is_null)
 
-    __hash__ = None  # type: ignore[assignment]  # as mpi4py's
+    __hash__ = None  # type: ignore[assignment]  # as in mpi4py; mutable: a received message becomes MESSAGE_NULL
 
     @classmethod
     def Probe(cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> Message:
@@ -276,7 +276,7 @@ class Message(BlockingWrapper[mpi_messages.Message]):
 
 
 def run_completed(coroutine: CallCoroutine[T], /) -> T:
-    """Drive a coroutine whose transfers are complete; resume its yields at once."""
+    """Drive a coroutine that waits only for complete transfers: it is resumed at once each time it yields."""
     while True:
         try:
             coroutine.send(None)

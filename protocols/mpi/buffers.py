@@ -40,11 +40,11 @@ def as_receive_buffer(message: Message) -> Data:
 
 
 class _MessageParts(NamedTuple):
-    """Parts of a message argument. item: bytes from one item to the next. counts, displacements: numbers, or for a vector
-    one number per rank; None: omitted."""
+    """Parts of a message argument. view: the buffer's bytes. item_size: bytes from one item to the next. counts,
+    displacements: numbers, or for a vector one number per rank; None: omitted."""
 
     view: memoryview
-    item: int
+    item_size: int
     datatype: Datatype | None = None
     counts: Any = None
     displacements: Any = None
@@ -57,12 +57,12 @@ def _parse(message: Message, write: bool, is_vector: bool = False) -> _MessagePa
         raise MPIError(
             ERR_BUFFER, f"a message has 1 to 4 parts [buffer, count, displacement, datatype], got {len(message)}"
         )
-    view, item = view_bytes(message[0], write, any(isinstance(part, Datatype | str) for part in message[1:]))
+    view, item_size = view_bytes(message[0], write, any(isinstance(part, Datatype | str) for part in message[1:]))
     parts = list(message[1:])
     datatype = None
     if parts and isinstance(parts[-1], Datatype | str):
         datatype = _check_datatype(parts.pop())
-        item = datatype.extent
+        item_size = datatype.extent
     elif len(message) == 4 or (parts and parts[-1] is None):
         if parts[-1] is not None:
             raise MPIError(ERR_TYPE, f"expected a Datatype or a typecode, got {parts[-1]!r}")
@@ -73,7 +73,7 @@ def _parse(message: Message, write: bool, is_vector: bool = False) -> _MessagePa
         if len(parts[0]) != 2:
             raise MPIError(ERR_COUNT, f"expected (count, displacement), got {parts[0]!r}")
         parts = list(parts[0])
-    return _MessageParts(view, item, datatype, *parts)
+    return _MessageParts(view, item_size, datatype, *parts)
 
 
 def _parse_bytes(message: Message, write: bool) -> Data:
@@ -88,69 +88,74 @@ def _parse_bytes(message: Message, write: bool) -> Data:
 
 def _count_items(parsed: _MessageParts) -> int:
     """Return the number of items in the buffer. Raises MPIError (ERR_COUNT) if the last one is incomplete."""
-    view, item = parsed.view, parsed.item
-    if item <= 0 or len(view) % item:
-        raise ArgumentValueError(ERR_COUNT, f"a buffer of {len(view)} bytes does not hold whole items of {item} bytes")
-    return len(view) // item
+    view, item_size = parsed.view, parsed.item_size
+    if item_size <= 0 or len(view) % item_size:
+        raise ArgumentValueError(
+            ERR_COUNT, f"a buffer of {len(view)} bytes does not hold whole items of {item_size} bytes"
+        )
+    return len(view) // item_size
 
 
 def _slice_items(parsed: _MessageParts, count: SupportsIndex, displacement: SupportsIndex) -> Data:
     """Return the bytes of `count` items, from item `displacement` on."""
-    view, item, datatype = parsed.view, parsed.item, parsed.datatype
+    view, item_size, datatype = parsed.view, parsed.item_size, parsed.datatype
     for name, number in (("count", count), ("displacement", displacement)):
         if not _is_number(number):
             raise MPIError(ERR_COUNT, f"{name} must be an integer, got {number!r}")
-    begin, length = index(displacement) * item, index(count) * item
+    begin, length = index(displacement) * item_size, index(count) * item_size
     if datatype is not None and not datatype.typecode and length >= 0:
         return _derived_items(view, datatype, index(count), begin)
     if length < 0 or begin < 0 or begin + length > len(view):
         raise MPIError(
-            ERR_COUNT, f"{count} items of {item} bytes from item {displacement} on: the buffer has {len(view)} bytes"
+            ERR_COUNT,
+            f"{count} items of {item_size} bytes from item {displacement} on do not fit the buffer of {len(view)} bytes",
         )
     return view[begin : begin + length]
 
 
-def equal_blocks(message: Message, number: int, write: bool) -> Data:
-    """Convert a message argument to the bytes of `number` blocks of equal size. The count in the message is the items per
-    block. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+def equal_blocks(message: Message, block_count: int, write: bool) -> Data:
+    """Convert a message argument to the bytes of several blocks of equal size. The count in the message is the number of
+    items per block. write: whether the buffer must be writable. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     parsed = _parse(message, write)
     if parsed.counts is not None:
-        return _slice_items(parsed, index(parsed.counts) * number, parsed.displacements or 0)
-    if not number:
+        return _slice_items(parsed, index(parsed.counts) * block_count, parsed.displacements or 0)
+    if not block_count:
         return parsed.view[:0]
-    items = _count_items(parsed) if len(parsed.view) else 0
-    if items % number:
-        raise ArgumentValueError(ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks")
-    return _slice_items(parsed, items, 0)
+    item_count = _count_items(parsed) if len(parsed.view) else 0
+    if item_count % block_count:
+        raise ArgumentValueError(
+            ERR_COUNT, f"a buffer of {item_count} items cannot be divided into {block_count} equal blocks"
+        )
+    return _slice_items(parsed, item_count, 0)
 
 
-def vector_blocks(message: Message, number: int, write: bool) -> list[Data]:
-    """Convert a message argument to the bytes of each of `number` blocks of any sizes. message: [buffer, counts,
+def vector_blocks(message: Message, block_count: int, write: bool) -> list[Data]:
+    """Convert a message argument to the bytes of each of several blocks of any sizes. message: [buffer, counts,
     displacements, datatype], or [buffer, (counts, displacements), datatype]. A single number as counts is the count of
     each block; as displacements it is the distance between blocks. Without displacements, blocks are adjacent; without
-    counts, they have equal sizes.
+    counts, they have equal sizes. write: whether the buffer must be writable.
 
     Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE.
     """
     parsed = _parse(message, write, is_vector=True)
     counts, displacements = parsed.counts, parsed.displacements
-    if counts is None and not number:
+    if counts is None and not block_count:
         return []
     if counts is None:
-        items = _count_items(parsed) if len(parsed.view) else 0
-        if items % number:
+        item_count = _count_items(parsed) if len(parsed.view) else 0
+        if item_count % block_count:
             raise ArgumentValueError(
-                ERR_COUNT, f"a buffer of {items} items cannot be divided into {number} equal blocks"
+                ERR_COUNT, f"a buffer of {item_count} items cannot be divided into {block_count} equal blocks"
             )
-        counts = items // number
-    counts_by_rank = [index(counts)] * number if _is_number(counts) else [index(count) for count in counts]
+        counts = item_count // block_count
+    counts_by_rank = [index(counts)] * block_count if _is_number(counts) else [index(count) for count in counts]
     if displacements is None:
-        displacements = [sum(counts_by_rank[:rank]) for rank in range(number)]
+        displacements = [sum(counts_by_rank[:rank]) for rank in range(block_count)]
     elif _is_number(displacements):
-        displacements = [rank * index(displacements) for rank in range(number)]
-    if len(counts_by_rank) != number or len(displacements) != number:
+        displacements = [rank * index(displacements) for rank in range(block_count)]
+    if len(counts_by_rank) != block_count or len(displacements) != block_count:
         raise ArgumentValueError(
-            ERR_COUNT, f"{len(counts_by_rank)} counts and {len(displacements)} displacements for {number} ranks"
+            ERR_COUNT, f"{len(counts_by_rank)} counts and {len(displacements)} displacements for {block_count} ranks"
         )
     return [_slice_items(parsed, count, offset) for count, offset in zip(counts_by_rank, displacements, strict=True)]
 
@@ -160,7 +165,7 @@ def _is_number(number: Any) -> bool:
 
 
 def reduction_operand(message: Message, write: bool) -> tuple[memoryview, Datatype]:
-    """Convert the message argument of a reduction to its bytes and datatype. Raises MPIError: ERR_BUFFER, ERR_COUNT,
+    """Convert the message argument of a reduction to its bytes and datatype. Raises MPIError: ERR_BUFFER, ERR_COUNT or
     ERR_TYPE."""
     parsed, data = _parse(message, write), _parse_bytes(message, write)
     datatype = parsed.datatype
@@ -168,7 +173,7 @@ def reduction_operand(message: Message, write: bool) -> tuple[memoryview, Dataty
         buffer = message[0] if isinstance(message, list | tuple) else message
         datatype = _datatype_of(buffer)
     if not isinstance(data, memoryview):
-        raise MPIError(ERR_TYPE, f"reductions need a contiguous datatype, {datatype.name} is not")
+        raise MPIError(ERR_TYPE, f"reductions need a contiguous datatype, got {datatype.name}")
     return data, datatype
 
 
@@ -192,7 +197,7 @@ def _derived_items(view: memoryview, datatype: Datatype, count: int, offset: int
         last = max(begin + length for begin, length in spans)
         first = min(begin for begin, _ in spans)
         message = (
-            f"{count} items of {datatype.name} extend from byte {first} to {last}: the buffer has {len(view)} bytes"
+            f"{count} items of {datatype.name} extend from byte {first} to {last} of a buffer of {len(view)} bytes"
         )
         raise MPIError(ERR_COUNT, message)
     if len(spans) > 1:

@@ -48,7 +48,7 @@ class Grid(NamedTuple):
         """Return the source and destination ranks of a shift by `distance` points along dimension `direction`; PROC_NULL
         beyond the end of a dimension that is not periodic. Raises MPIError: ERR_DIMS for an invalid dimension."""
         if not self.dims:
-            raise MPIError(ERR_DIMS, "the grid has no dimensions, along which to shift")
+            raise MPIError(ERR_DIMS, "a grid without dimensions has no direction of a shift")
         if not 0 <= direction < len(self.dims):
             raise MPIError(ERR_DIMS, f"direction must be 0 to {len(self.dims) - 1}, got {direction}")
         point = self.coordinates(rank)
@@ -79,14 +79,16 @@ def make_grid(dims: Sequence[int], periods: Sequence[bool] | bool | None, size: 
         raise MPIError(ERR_DIMS, f"dims must be 1 or more, got {extents}")
     grid = Grid(tuple(extents), tuple(map(bool, periods)))
     if grid.size > size:
-        raise MPIError(ERR_ARG, f"a grid of {extents} needs {grid.size} ranks, the communicator has {size}")
+        raise MPIError(
+            ERR_ARG, f"the grid must have at most the communicator's {size} points, got {grid.size} in {extents}"
+        )
     return grid
 
 
 def compute_dims(nodes: int, dims: int | Sequence[int]) -> list[int]:
-    """Return extents whose product is `nodes`, as close to each other as possible and not increasing. dims: the number of
-    dimensions, or their extents, of which zeros are to be computed. Raises MPIError (ERR_DIMS) if no such extents
-    exist."""
+    """Return extents of a grid whose product is `nodes`. dims: the number of dimensions, or their extents, with 0 for each
+    extent that is to be computed. Computed extents are as close to each other as possible, and do not increase. Raises
+    MPIError (ERR_DIMS) if no such extents exist."""
     if isinstance(dims, Iterable):
         extents = [index(extent) for extent in dims]
     elif dims < 0:
@@ -102,17 +104,17 @@ def compute_dims(nodes: int, dims: int | Sequence[int]) -> list[int]:
     return extents
 
 
-def _balanced_factors(number: int, parts: int, max_factor: int | None = None) -> list[int]:
-    """Factorize a number into `parts` factors that do not increase, with the least possible first factor. max_factor: limit
-    of the first factor. Returns an empty list if there are none."""
-    if not parts:
+def _balanced_factors(number: int, factor_count: int, max_factor: int | None = None) -> list[int]:
+    """Factorize a number into `factor_count` factors that do not increase, with the least possible first factor. max_factor:
+    limit of the first factor. Returns an empty list if there are no such factors."""
+    if not factor_count:
         return []
     max_factor = number if max_factor is None else max_factor
-    if parts == 1:
+    if factor_count == 1:
         return [number] if number <= max_factor else []
     for first in _divisors(number):
-        if first <= max_factor and first**parts >= number:
-            rest = _balanced_factors(number // first, parts - 1, first)
+        if first <= max_factor and first**factor_count >= number:
+            rest = _balanced_factors(number // first, factor_count - 1, first)
             if rest:
                 return [first, *rest]
     return []

@@ -1,8 +1,8 @@
 """Collective calls on buffers, with mpi4py's names, as coroutines. MPI 4.1, chapter 6; `collectives` has the algorithms.
 
-Every rank of a communicator makes its collective calls in the same order. Their messages use a context of the library's
-own. Each call has a tag of its own, so that several non-blocking calls may be in progress; the tag is even, since
-continuations of objects use the odd ones.
+Every rank of a communicator makes its collective calls in the same order. The messages of these calls use a context of the
+library's own. Each call has a tag of its own, so that several non-blocking calls may be in progress; the tag is even, since
+continuations of objects use the odd tags.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -58,8 +58,8 @@ class CollectiveCalls(PointToPoint):
     ranks.
 
     Calls raise MPIError: ERR_ROOT for an invalid root; ERR_COUNT if a rank's own buffers do not fit each other;
-    ERR_TRUNCATE if those of another rank do not fit; ERR_OP and ERR_TYPE for a reduction of a datatype for which the
-    operation is not defined; ERR_PROC_FAILED if a rank has failed.
+    ERR_TRUNCATE if they do not fit those of another rank; ERR_OP and ERR_TYPE for a reduction of a datatype for which the
+    operation is not defined; ERR_PROC_FAILED if a rank has failed, or a message was lost.
     """
 
     __slots__ = ("_calls", "algorithms")
@@ -72,7 +72,7 @@ class CollectiveCalls(PointToPoint):
         send_buffer: SendBuffer | None = None,
     ) -> None:
         super().__init__(device, context, ranks, send_buffer)
-        self._calls = 0  # collective calls so far
+        self._calls = 0  # number of collective calls so far, which determines the tag of the next one
         self.algorithms = choices.Algorithms()
 
     async def Barrier(self) -> None:
@@ -205,7 +205,7 @@ class CollectiveCalls(PointToPoint):
         out.scatter()
 
     async def Alltoall(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
-        """Send the k-th of equal blocks to rank k; receive one from each rank."""
+        """Send the k-th block to rank k; receive a block from each rank. All blocks have equal sizes."""
         self._check_collective("Alltoall")
         sendbuf = _as_in_place(sendbuf)
         out = ContiguousBuffer(equal_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
@@ -229,7 +229,8 @@ class CollectiveCalls(PointToPoint):
         out.scatter()
 
     async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
-        """Send the k-th of blocks of any sizes to rank k. sendbuf, recvbuf: [buffer, counts, displacements, datatype]."""
+        """Send the k-th block to rank k; receive a block from each rank. Blocks may have any sizes. sendbuf, recvbuf:
+        [buffer, counts, displacements, datatype]."""
         sendbuf = _as_in_place(sendbuf)
         out = BlockBuffers(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
@@ -239,8 +240,8 @@ class CollectiveCalls(PointToPoint):
         await self._alltoall_blocks("Alltoallv", data, out)
 
     async def Alltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> None:
-        """Send blocks of any sizes and datatypes. sendbuf, recvbuf: [buffer, (counts, displacements), datatypes], or
-        [buffer, counts, displacements, datatypes]; displacements in bytes."""
+        """Alltoall with blocks of any sizes and datatypes. sendbuf, recvbuf: [buffer, (counts, displacements),
+        datatypes], or [buffer, counts, displacements, datatypes]; displacements in bytes."""
         sendbuf = _as_in_place(sendbuf)
         out = BlockBuffers(typed_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
@@ -286,7 +287,7 @@ class CollectiveCalls(PointToPoint):
         out[:] = data
 
     async def Reduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
-        """Combine all ranks' items; rank k receives the k-th of equal blocks of the result."""
+        """Combine all ranks' items; rank k receives the k-th block of the result. All blocks have equal sizes."""
         sendbuf = _as_in_place(sendbuf)
         block_size = None if isinstance(sendbuf, InPlace) else len(as_send_data(sendbuf)) // self.size
         await self._reduce_scatter("Reduce_scatter_block", sendbuf, recvbuf, None, block_size, op)
@@ -298,8 +299,8 @@ class CollectiveCalls(PointToPoint):
         recvcounts: Sequence[int] | None = None,
         op: Op = SUM,
     ) -> None:
-        """Combine all ranks' items; rank k receives the next recvcounts[k] items of the result. recvcounts: None: the sizes
-        of the ranks' receive buffers."""
+        """Combine all ranks' items; rank k receives recvcounts[k] items of the result, those after the items of rank k - 1.
+        recvcounts: None: the sizes of the ranks' receive buffers."""
         sendbuf = _as_in_place(sendbuf)
         if recvcounts is None and not isinstance(sendbuf, InPlace):
             data, datatype = reduction_operand(recvbuf, True)
@@ -317,8 +318,8 @@ class CollectiveCalls(PointToPoint):
     # Common parts of the calls.
 
     def _check_collective(self, call: str, root: int = 0) -> None:
-        """Check communicator, root and ranks of a collective call. Raises MPIError: ERR_COMM for a communicator that was
-        freed, ERR_ROOT, and ERR_PROC_FAILED for a lost message or a failed rank."""
+        """Check communicator, root and ranks of a collective call. Raises MPIError: ERR_COMM for COMM_NULL or a freed
+        communicator, ERR_ROOT for an invalid root, ERR_PROC_FAILED for a lost message or a failed rank."""
         if not self.size:
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         if not 0 <= root < self.size:
@@ -359,7 +360,7 @@ class CollectiveCalls(PointToPoint):
 
     def _begin_reduction(self, call: str, reduction: Reduction, size: int, root: int | None = None) -> Exchange:
         """Begin a reduction of `size` bytes. Raises MPIError (ERR_OP) if the operation is not defined for the datatype."""
-        if size:  # later, only the ranks that combine items would find out
+        if size:  # without this check, only the ranks that combine items would raise the error
             reduction.op.check(reduction.datatype)
         return self._begin_exchange(call, root=root, size=size, op=reduction.op.name, datatype=reduction.datatype.name)
 
@@ -428,14 +429,14 @@ class CollectiveCalls(PointToPoint):
         if len(own_block) != sizes[self.rank]:
             raise _size_mismatch(call, sizes[self.rank], len(out), 1)
         ends = [sum(sizes[: rank + 1]) for rank in range(self.size)]
-        parts = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+        bounds = [(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         reduction = Reduction(op, datatype)
         exchange = self._begin_reduction(call, reduction, len(data))
         if op.commutes:
-            await reduce_scatter_pairwise(exchange, reduction, data, parts, own_block)
+            await reduce_scatter_pairwise(exchange, reduction, data, bounds, own_block)
         else:
             await rooted.reduce_binomial(exchange, reduction, data, 0)
-            await rooted.scatter_linear(exchange, [data[slice(*part)] for part in parts], 0, own_block)
+            await rooted.scatter_linear(exchange, [data[begin:end] for begin, end in bounds], 0, own_block)
 
     async def _scan(self, call: str, sendbuf: Message | InPlace, recvbuf: Message, op: Op, inclusive: bool) -> None:
         self._check_collective(call)
@@ -447,7 +448,7 @@ class CollectiveCalls(PointToPoint):
 
 
 def _as_in_place(buffer: T | None) -> T | InPlace:
-    """Return IN_PLACE for None, which stands for it in mpi4py, too."""
+    """Return the buffer, or IN_PLACE for None, which has that meaning in mpi4py, too."""
     return IN_PLACE if buffer is None else buffer
 
 

@@ -77,9 +77,9 @@ class Comm(PersistentCalls):
         check_type(group, Group)
         if self._device.rank not in group.processes:
             return None
-        world = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)
-        world._calls = self._device.max_tag // 4 + tag  # tags far from those of the communicator's own calls
-        return self._make_comm(await world._agree_on_context(), group.processes)
+        members = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)
+        members._calls = self._device.max_tag // 4 + tag  # for tags far from those of this communicator's own calls
+        return self._make_comm(await members._agree_on_context(), group.processes)
 
     async def Create_cart(
         self,
@@ -101,8 +101,8 @@ class Comm(PersistentCalls):
         edges: Sequence[int],
         reorder: bool = False,  # noqa: ARG002  ranks are never reordered
     ) -> Graphcomm | None:
-        """Make a communicator of a graph, which all ranks pass (`graphs.make_graph`). Returns None (COMM_NULL) to excess
-        ranks. Raises MPIError: ERR_ARG, ERR_RANK, and as Dup does."""
+        """Make a communicator with a graph; all ranks pass the whole graph (`graphs.make_graph`). Returns None
+        (COMM_NULL) to excess ranks. Raises MPIError: ERR_ARG, ERR_RANK, and as Dup does."""
         return await self._with_first_ranks(Graphcomm, make_graph(index, edges, self.size))
 
     def Graph_map(self, index: Sequence[int], edges: Sequence[int]) -> int:
@@ -118,7 +118,7 @@ class Comm(PersistentCalls):
         info: object = None,  # noqa: ARG002  for mpi4py's signature
         reorder: bool = False,  # noqa: ARG002
     ) -> Distgraphcomm:
-        """Make a communicator of a graph; each rank passes its own edges (`graphs.adjacent_edges`). Raises MPIError:
+        """Make a communicator with a graph; each rank passes its own edges (`graphs.adjacent_edges`). Raises MPIError:
         ERR_RANK, ERR_ARG, and as Dup does."""
         edges = adjacent_edges(sources, destinations, sourceweights, destweights, self.size)
         return _with_topology(await self._duplicate(), Distgraphcomm, edges)
@@ -132,14 +132,14 @@ class Comm(PersistentCalls):
         info: object = None,  # noqa: ARG002  for mpi4py's signature
         reorder: bool = False,  # noqa: ARG002
     ) -> Distgraphcomm:
-        """Make a communicator of a graph; each rank passes some edges, of any ranks (`graphs.listed_edges`). Raises MPIError
-        as Create_dist_graph_adjacent does."""
+        """Make a communicator with a graph; each rank passes some of the edges, which may be those of other ranks
+        (`graphs.listed_edges`). Raises MPIError as Create_dist_graph_adjacent does."""
         listed = listed_edges(sources, degrees, destinations, weights, self.size)
         edges = [edge for part in await self.allgather(listed) for edge in part]
         return _with_topology(await self._duplicate(), Distgraphcomm, edges_of(self.rank, edges, weights is not None))
 
     async def _with_first_ranks(self, kind: type[TopocommT], topology: Grid | Graph) -> TopocommT | None:
-        """Make a communicator with a topology of as many ranks as that has; None for the other ranks."""
+        """Make a communicator with a topology, of the first `topology.size` ranks; return None to the other ranks."""
         members = await self.Split(0 if self.rank < topology.size else UNDEFINED, self.rank)
         return None if members is None else _with_topology(members, kind, topology)
 
@@ -156,8 +156,8 @@ class Comm(PersistentCalls):
         return Group([self._device_rank(rank) for rank in range(self.size)], self._device.rank)
 
     def Compare(self, comm: Comm) -> int:
-        """Return IDENT for the same communicator, CONGRUENT for equal ranks in equal order, SIMILAR for another order, else
-        UNEQUAL."""
+        """Return IDENT for one communicator, CONGRUENT for equal ranks in equal order, SIMILAR for equal ranks in another
+        order, else UNEQUAL."""
         group1, group2 = self.Get_group(), comm.Get_group()
         if self._contexts == comm._contexts and group1 == group2:
             return IDENT
@@ -186,10 +186,10 @@ class Comm(PersistentCalls):
 
 
 class Topocomm(Comm, Generic[TopologyT]):
-    """A communicator with a topology. The calls exchange data with the ranks to which edges lead, in their order: one block
-    for each edge. An edge to PROC_NULL transfers nothing and leaves its block unchanged.
+    """A communicator with a topology. The calls exchange data along this rank's edges: one block for each edge, in the order
+    of the edges. An edge to PROC_NULL transfers nothing and leaves its block unchanged.
 
-    They raise MPIError as `CollectiveCalls` do, and ERR_TRUNCATE if the blocks of two neighbours do not fit.
+    The calls raise MPIError as `CollectiveCalls` do, and ERR_TRUNCATE if the blocks of two neighbours differ in size.
     """
 
     __slots__ = ("topology",)
@@ -208,7 +208,7 @@ class Topocomm(Comm, Generic[TopologyT]):
     Clone = Dup
 
     async def Neighbor_allgather(self, sendbuf: Message, recvbuf: Message) -> None:
-        """Send one block to all neighbours; gather equal blocks from them."""
+        """Send one block to all neighbours; gather blocks of equal size from them."""
         block = to_contiguous(as_send_data(sendbuf))
         out = ContiguousBuffer(equal_blocks(recvbuf, len(self.neighbourhood.sources), True), is_input=True)
         blocks = split_equally(out.data, len(self.neighbourhood.sources))
@@ -223,7 +223,7 @@ class Topocomm(Comm, Generic[TopologyT]):
         out.scatter()
 
     async def Neighbor_alltoall(self, sendbuf: Message, recvbuf: Message) -> None:
-        """Send one of equal blocks to each neighbour; receive one from each."""
+        """Send a block to each neighbour, and receive one from each; all blocks have equal sizes."""
         neighbourhood = self.neighbourhood
         data = to_contiguous(equal_blocks(sendbuf, len(neighbourhood.destinations), False))
         out = ContiguousBuffer(equal_blocks(recvbuf, len(neighbourhood.sources), True), is_input=True)
@@ -232,7 +232,7 @@ class Topocomm(Comm, Generic[TopologyT]):
         out.scatter()
 
     async def Neighbor_alltoallv(self, sendbuf: Message, recvbuf: Message) -> None:
-        """Send one of blocks of any sizes to each neighbour. sendbuf, recvbuf: as in Alltoallv."""
+        """Send a block to each neighbour, and receive one from each, of any sizes. sendbuf, recvbuf: as in Alltoallv."""
         neighbourhood = self.neighbourhood
         data = vector_blocks(sendbuf, len(neighbourhood.destinations), False)
         out = BlockBuffers(vector_blocks(recvbuf, len(neighbourhood.sources), True), is_input=True)
@@ -240,7 +240,8 @@ class Topocomm(Comm, Generic[TopologyT]):
         out.scatter()
 
     async def Neighbor_alltoallw(self, sendbuf: Sequence[Any], recvbuf: Sequence[Any]) -> None:
-        """Send blocks of any sizes and datatypes. sendbuf, recvbuf: as in Alltoallw."""
+        """Send a block to each neighbour, and receive one from each, of any sizes and datatypes. sendbuf, recvbuf: as in
+        Alltoallw."""
         neighbourhood = self.neighbourhood
         data = typed_blocks(sendbuf, len(neighbourhood.destinations), False)
         out = BlockBuffers(typed_blocks(recvbuf, len(neighbourhood.sources), True), is_input=True)
@@ -303,13 +304,13 @@ class Topocomm(Comm, Generic[TopologyT]):
         return await self._make_persistent(lambda comm: comm.Neighbor_alltoallw(sendbuf, recvbuf))
 
     async def neighbor_allgather(self, sendobj: object) -> list[Any]:
-        """Send an object to all neighbours; return theirs."""
+        """Send an object to all neighbours; return their objects."""
         neighbourhood = self.neighbourhood
         exchange = self._begin_exchange("neighbor_allgather")
         return await exchange_objects(exchange, neighbourhood, [sendobj] * len(neighbourhood.destinations))
 
     async def neighbor_alltoall(self, sendobj: Sequence[object]) -> list[Any]:
-        """Send one of several objects to each neighbour; return theirs."""
+        """Send an object to each neighbour; return their objects."""
         neighbourhood = self.neighbourhood
         if len(sendobj) != len(neighbourhood.destinations):
             raise MPIError(
@@ -343,7 +344,7 @@ class Cartcomm(Topocomm[Grid]):
         return self.topology.rank(coords)
 
     def Shift(self, direction: int, disp: int) -> tuple[int, int]:
-        """Return source and destination of a shift along a dimension; PROC_NULL beyond the end of one that is not
+        """Return source and destination of a shift along a dimension; PROC_NULL beyond the end of a dimension that is not
         periodic."""
         return self.topology.shift(self.rank, direction, disp)
 
@@ -389,7 +390,7 @@ class Graphcomm(Topocomm[Graph]):
 
 
 class Distgraphcomm(Topocomm[DistributedGraph]):
-    """A communicator of a graph of which each rank knows its own edges."""
+    """A communicator with a graph of which each rank knows only its own edges."""
 
     __slots__ = ()
 
@@ -409,7 +410,7 @@ TopocommT = TypeVar("TopocommT", bound=Topocomm[Any])
 
 
 def _with_topology(comm: Comm, kind: type[TopocommT], topology: Topology) -> TopocommT:
-    """Make a communicator with a topology from a new one without."""
+    """Make a communicator with a topology from a new communicator without one."""
     topology_comm = kind(comm._device, comm._contexts[0] // 2, comm._ranks, comm.send_buffer)
     topology_comm.algorithms.update(comm.algorithms)
     topology_comm.topology = topology

@@ -33,7 +33,7 @@ class Errhandler(Handle):
 
     __slots__ = ("__weakref__", "number")
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable: `Free` makes it ERRHANDLER_NULL
 
     def __init__(self, errhandler: Errhandler | None = None) -> None:
         """errhandler: another handle of the same error handler."""
@@ -73,18 +73,21 @@ ERRORS_ABORT: Final = Errhandler.from_number(3)
 
 
 class _Keyval(NamedTuple):
+    """Functions of a keyval, called when a communicator is duplicated, and when an attribute is deleted."""
+
     copy: CopyAttribute
     delete: DeleteAttribute
 
 
 class _Attribute(NamedTuple):
-    """An attribute of one communicator. keyval: its functions, which may be called after the keyval was freed."""
+    """An attribute of one communicator. keyval: the functions of its keyval, which are used even after the keyval was
+    freed."""
 
     keyval: _Keyval
     value: Any
 
 
-_keyvals: dict[int, _Keyval] = {}  # those that are not freed
+_keyvals: dict[int, _Keyval] = {}  # by number, those that are not freed
 _next_keyval: Final = count(100).__next__
 _FIXED: Final = {HOST: PROC_NULL, IO: PROC_NULL, WTIME_IS_GLOBAL: False, APPNUM: UNDEFINED, LASTUSEDCODE: None}
 """Predefined attributes with equal values for all communicators."""
@@ -106,8 +109,8 @@ class Properties:
         self._attributes: dict[int, _Attribute] = {}
 
     def get(self, keyval: int) -> Any:
-        """Return an attribute's value; None if it was not set. Raises MPIError (ERR_KEYVAL) for an invalid keyval, as do the
-        other methods. A freed keyval is valid for the attributes that have it, until they are deleted."""
+        """Return an attribute's value; None if it was not set. Raises MPIError (ERR_KEYVAL) for an invalid keyval, as do
+        `set` and `delete`. A freed keyval is valid for the attributes that have it, until they are deleted."""
         if keyval == LASTUSEDCODE:
             return last_used_code()
         if keyval in self._fixed:
@@ -137,14 +140,9 @@ class Properties:
         copy.errhandler = self.errhandler
         copy.info = self.info.Dup()
         for keyval, (functions, value) in self._attributes.items():
-            copy_function = functions.copy
-            new_value = (
-                copy_function(comm, keyval, value)
-                if callable(copy_function)
-                else value
-                if copy_function
-                else NotImplemented
-            )
+            if not functions.copy:
+                continue
+            new_value = functions.copy(comm, keyval, value) if callable(functions.copy) else value
             if new_value is not NotImplemented:
                 copy._attributes[keyval] = _Attribute(functions, new_value)
 

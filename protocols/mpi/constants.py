@@ -11,7 +11,7 @@ UNDEFINED: Final = -32766
 """Returned for a count that is not a whole number of items, and as the index if no request is active."""
 
 COMM_NULL: Final = None
-"""Result of `Comm.Split` for a rank without a communicator."""
+"""Result of `Comm.Split` and similar calls for a rank that is not in the new communicator."""
 
 
 class InPlace:

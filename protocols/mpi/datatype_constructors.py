@@ -1,4 +1,4 @@
-"""Constructors of datatypes, and which of their arguments are a datatype's contents. MPI 4.1, section 5.1.13."""
+"""Constructors of derived datatypes, and their arguments as a datatype's contents (MPI 4.1, section 5.1.13)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONTENTS: Final[Mapping[str, tuple[Sequence[str], Sequence[str]]]] = {
     "SUBARRAY": (("#", "sizes", "subsizes", "starts", "order"), ()),
     "RESIZED": ((), ("lb", "extent")),
 }
-"""Arguments of constructors that are integers, and those that are addresses. #: the length of the lists."""
+"""Names of a constructor's arguments that are integers, and of those that are addresses. #: the length of the lists."""
 
 
 class Constructor(NamedTuple):

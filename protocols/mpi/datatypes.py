@@ -1,5 +1,5 @@
-"""MPI's basic and derived datatypes. MPI 4.1, chapter 5. Data is not converted, since all nodes of a cluster have one
-architecture."""
+"""MPI's basic and derived datatypes. MPI 4.1, chapter 5. Transfers do not convert data, since all nodes of a cluster
+have one architecture."""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _NULL: Final = "MPI_DATATYPE_NULL"
 _OTHER_BYTE_ORDER: Final = (">", "!") if sys.byteorder == "little" else ("<",)
-"""Beginnings of the formats of buffers whose items are not in the machine's byte order."""
+"""Prefixes of the formats of buffers whose items are not in the machine's byte order."""
 _KINDS: Final = {
     "c": "S", "?": "b", **dict.fromkeys("bhilq", "i"), **dict.fromkeys("BHILQ", "u"), **dict.fromkeys("fdg", "f"),
     **dict.fromkeys("FDG", "c"),
@@ -74,8 +74,8 @@ class Datatype(Handle):
         lb: int = 0,
         extent: int = 0,
     ) -> None:
-        """name: may also be a datatype, of which this becomes another handle; None: DATATYPE_NULL."""
-        self._base: Datatype | None = None  # from which it was made
+        """name: for a datatype, this becomes another handle of it; None: DATATYPE_NULL."""
+        self._base: Datatype | None = None  # the datatype from which this one was made
         self._constructor: Constructor | None = None
         self._is_freed = False  # transfers in progress still use its spans
         if isinstance(name, Datatype):
@@ -95,7 +95,7 @@ class Datatype(Handle):
         return f"<Datatype {self.name}>"
 
     def __bool__(self) -> bool:
-        """Whether it is not DATATYPE_NULL, nor freed."""
+        """Whether it is neither DATATYPE_NULL nor freed."""
         return self.name != _NULL and not self._is_freed
 
     def __eq__(self, other: object) -> bool:
@@ -110,13 +110,13 @@ class Datatype(Handle):
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
-        """Return a basic datatype. code: a key of `BY_TYPECODE`. Raises ValueError for another one."""
+        """Return a basic datatype. code: a key of `BY_TYPECODE`. Raises ValueError for another code."""
         if code not in BY_TYPECODE:
             raise ValueError(f"no basic datatype has the code {code!r}")
         return BY_TYPECODE[code]
 
     def tocode(self) -> str:
-        """Return the typecode of a basic datatype, for `fromcode`. Raises ValueError for another one."""
+        """Return the typecode of a basic datatype, for `fromcode`. Raises ValueError for another datatype."""
         if self.typecode not in BY_TYPECODE:
             raise ValueError(f"the datatype {self.name} has no typecode")
         return self.typecode
@@ -181,8 +181,8 @@ class Datatype(Handle):
         return self
 
     def Free(self) -> None:
-        """Free a derived type or a duplicate: it equals DATATYPE_NULL. Transfers in progress continue, and types that were
-        made from it remain. Raises MPIError (ERR_TYPE) for another one."""
+        """Free a derived type or a duplicate: it then equals DATATYPE_NULL. Transfers in progress continue, and types that
+        were made from it remain. Raises MPIError (ERR_TYPE) for a predefined datatype and for DATATYPE_NULL."""
         if not self:
             raise MPIError(ERR_TYPE, _NULL)
         if self._constructor is None:
@@ -194,53 +194,63 @@ class Datatype(Handle):
             raise MPIError(ERR_TYPE, _NULL)
         copy = Datatype(self.name, self.typecode, self.spans, self.lb, self.extent)
         copy.committed = self.committed
-        return copy._made_by(self, "DUP")
+        return copy._record_constructor(self, "DUP")
 
     def Create_contiguous(self, count: int) -> Datatype:
         """Derive a type of `count` contiguous items. Raises MPIError (ERR_COUNT) for a negative count, as do the other
         constructors."""
-        return self._blocks(f"{count} of {self.name}", [(0, count)])._made_by(self, "CONTIGUOUS", count=count)
+        return self._derive_blocks(f"{count} of {self.name}", [(0, count)])._record_constructor(
+            self, "CONTIGUOUS", count=count
+        )
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Derive a type of `count` blocks of items. stride: items from one block's beginning to the next one's."""
         name = f"{count} x {blocklength} of {self.name}, {stride} apart"
         _check_count(count)
-        vector = self._blocks(name, [(number * stride, blocklength) for number in range(count)])
-        return vector._made_by(self, "VECTOR", count=count, blocklength=blocklength, stride=stride)
+        vector = self._derive_blocks(name, [(number * stride, blocklength) for number in range(count)])
+        return vector._record_constructor(self, "VECTOR", count=count, blocklength=blocklength, stride=stride)
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
-        """Derive a type of blocks. blocklengths, displacements: in items. Raises MPIError (ERR_ARG) if they are not equally
-        many."""
+        """Derive a type of blocks. blocklengths, displacements: in items. Raises MPIError (ERR_ARG) if their numbers
+        differ."""
         if len(blocklengths) != len(displacements):
             raise MPIError(ERR_ARG, f"{len(blocklengths)} block lengths, but {len(displacements)} displacements")
         name = f"{len(blocklengths)} blocks of {self.name}"
-        indexed = self._blocks(name, list(zip(displacements, blocklengths, strict=True)))
-        return indexed._made_by(self, "INDEXED", blocklengths=[*blocklengths], displacements=[*displacements])
+        indexed = self._derive_blocks(name, list(zip(displacements, blocklengths, strict=True)))
+        return indexed._record_constructor(
+            self, "INDEXED", blocklengths=[*blocklengths], displacements=[*displacements]
+        )
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Derive a type of blocks of one length."""
         indexed = self.Create_indexed([blocklength] * len(displacements), displacements)
-        return indexed._made_by(self, "INDEXED_BLOCK", blocklength=blocklength, displacements=[*displacements])
+        return indexed._record_constructor(
+            self, "INDEXED_BLOCK", blocklength=blocklength, displacements=[*displacements]
+        )
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Derive as Create_vector does, with a stride in bytes."""
         _check_count(count)
         name = f"{count} x {blocklength} of {self.name}, {stride} bytes apart"
-        vector = self._blocks(name, [(number * stride, blocklength) for number in range(count)], 1)
-        return vector._made_by(self, "HVECTOR", count=count, blocklength=blocklength, stride=stride)
+        vector = self._derive_blocks(name, [(number * stride, blocklength) for number in range(count)], 1)
+        return vector._record_constructor(self, "HVECTOR", count=count, blocklength=blocklength, stride=stride)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Derive as Create_indexed does, with displacements in bytes."""
         if len(blocklengths) != len(displacements):
             raise MPIError(ERR_ARG, f"{len(blocklengths)} block lengths, but {len(displacements)} displacements")
         name = f"{len(blocklengths)} blocks of {self.name}"
-        indexed = self._blocks(name, list(zip(displacements, blocklengths, strict=True)), 1)
-        return indexed._made_by(self, "HINDEXED", blocklengths=[*blocklengths], displacements=[*displacements])
+        indexed = self._derive_blocks(name, list(zip(displacements, blocklengths, strict=True)), 1)
+        return indexed._record_constructor(
+            self, "HINDEXED", blocklengths=[*blocklengths], displacements=[*displacements]
+        )
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Derive as Create_indexed_block does, with displacements in bytes."""
         indexed = self.Create_hindexed([blocklength] * len(displacements), displacements)
-        return indexed._made_by(self, "HINDEXED_BLOCK", blocklength=blocklength, displacements=[*displacements])
+        return indexed._record_constructor(
+            self, "HINDEXED_BLOCK", blocklength=blocklength, displacements=[*displacements]
+        )
 
     @classmethod
     def Create_struct(
@@ -250,7 +260,9 @@ class Datatype(Handle):
         4.1, section 5.1.6, leaves to the implementation: resize it to the size of C's structure."""
         if not len(blocklengths) == len(displacements) == len(datatypes):
             raise MPIError(
-                ERR_ARG, f"{len(blocklengths)} lengths, {len(displacements)} displacements, {len(datatypes)} types"
+                ERR_ARG,
+                f"blocklengths, displacements and datatypes must be equally long, got {len(blocklengths)}, "
+                f"{len(displacements)} and {len(datatypes)} elements",
             )
         for length in blocklengths:
             _check_count(length)
@@ -264,7 +276,7 @@ class Datatype(Handle):
         ub = max(
             (offset + (length - 1) * datatype.extent + datatype.ub for offset, datatype, length in parts), default=0
         )
-        return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)._made_by(
+        return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)._record_constructor(
             None,
             "STRUCT",
             blocklengths=[*blocklengths],
@@ -278,41 +290,45 @@ class Datatype(Handle):
         """Derive a type of a subarray of an array of items; its extent is that of the whole array. order: ORDER_C or
         ORDER_FORTRAN. Raises MPIError (ERR_ARG) for a subarray outside of the array."""
         dimensions = list(zip(sizes, subsizes, starts, strict=True))
-        if not dimensions or any(not 0 <= start <= size - part or part < 1 for size, part, start in dimensions):
+        if not dimensions or any(
+            not 0 <= start <= size - subsize or subsize < 1 for size, subsize, start in dimensions
+        ):
             raise MPIError(
-                ERR_ARG, f"a subarray of {list(subsizes)} at {list(starts)} is not inside of an array of {list(sizes)}"
+                ERR_ARG, f"a subarray of {list(subsizes)} at {list(starts)} is not inside an array of {list(sizes)}"
             )
         if order == ORDER_C:
             dimensions.reverse()
         offsets, step = [0], 1
-        for size, part, start in dimensions:  # the fastest-varying dimension first
-            offsets = [offset + (start + number) * step for number in range(part) for offset in offsets]
+        for size, subsize, start in dimensions:  # the fastest-varying dimension first
+            offsets = [offset + (start + number) * step for number in range(subsize) for offset in offsets]
             step *= size
         spans = [span for offset in offsets for span in self.spans_at(offset * self.extent, 1)]
         subarray = Datatype(f"a subarray of {list(sizes)} of {self.name}", "", spans, 0, step * self.extent)
-        return subarray._made_by(self, "SUBARRAY", sizes=[*sizes], subsizes=[*subsizes], starts=[*starts], order=order)
+        return subarray._record_constructor(
+            self, "SUBARRAY", sizes=[*sizes], subsizes=[*subsizes], starts=[*starts], order=order
+        )
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
-        """Derive a type with other bounds, and so with another distance between items (for the columns of a matrix, for
-        example)."""
+        """Derive a type with other bounds, and so with another distance between items: for the columns of a matrix, for
+        example."""
         resized = Datatype(f"{self.name}, resized", "", self.spans, lb, extent)
-        return resized._made_by(self, "RESIZED", lb=lb, extent=extent)
+        return resized._record_constructor(self, "RESIZED", lb=lb, extent=extent)
 
     def decode(self) -> tuple[Datatype, str, dict[str, Any]]:
-        """Return the datatype from which this one was made (DATATYPE_NULL for a structure), the name of its constructor in
-        capitals (NAMED for a predefined datatype), and the constructor's arguments. Raises MPIError (ERR_TYPE) for
-        DATATYPE_NULL, as do the following."""
+        """Return the datatype from which this one was made (DATATYPE_NULL for a structure, itself for a predefined
+        datatype), the name of its constructor in capitals (NAMED for a predefined datatype), and the constructor's
+        arguments. Raises MPIError (ERR_TYPE) for DATATYPE_NULL, as do Get_contents and Get_envelope."""
         if not self:
             raise MPIError(ERR_TYPE, _NULL)
         if self._constructor is None:
             return self, "NAMED", {}
         combiner, arguments = self._constructor
-        # The program may change them.
-        own = {name: [*value] if isinstance(value, list) else value for name, value in arguments.items()}
+        # A copy, since the program may change it.
+        arguments = {name: [*value] if isinstance(value, list) else value for name, value in arguments.items()}
         if self._base is None:
-            own["datatypes"] = [datatype._other_handle() for datatype in own["datatypes"]]
-            return DATATYPE_NULL, combiner, own
-        return self._base._other_handle(), combiner, own
+            arguments["datatypes"] = [datatype._other_handle() for datatype in arguments["datatypes"]]
+            return DATATYPE_NULL, combiner, arguments
+        return self._base._other_handle(), combiner, arguments
 
     def Get_contents(self) -> tuple[list[int], list[int], list[int], list[Datatype]]:
         """Return the constructor's arguments: integers, addresses, counts (none), datatypes. MPI 4.1, section 5.1.13. Raises
@@ -342,14 +358,14 @@ class Datatype(Handle):
     def is_named(self) -> bool:
         return self._constructor is None
 
-    def _made_by(self, base: Datatype | None, combiner: str, **arguments: Any) -> Datatype:
+    def _record_constructor(self, base: Datatype | None, combiner: str, **arguments: Any) -> Datatype:
         """Record how this datatype was made; return it. base: None for a structure."""
         self._base = base and base._other_handle()
         self._constructor = Constructor(combiner, arguments)
         return self
 
     def _other_handle(self) -> Datatype:
-        """Return a handle of a derived type that remains when this one is freed."""
+        """Return another handle of a derived type, which remains valid when this one is freed; a predefined type itself."""
         if self._constructor is None:
             return self
         handle = Datatype(self)
@@ -365,9 +381,9 @@ class Datatype(Handle):
         return count * self.size
 
     def Pack(self, inbuf: ReadableBuffer, outbuf: WriteableBuffer, position: SupportsIndex, comm: object) -> int:  # noqa: ARG002
-        """Copy the items of a buffer to another one, from byte `position` on, without gaps; return the position behind them.
-        The items are as many as fit into the buffer. comm: for mpi4py's signature. Raises MPIError: ERR_TYPE for a type that
-        is not committed, ERR_ARG for an invalid position, ERR_TRUNCATE if the other buffer has no room, ERR_BUFFER."""
+        """Copy all items of inbuf to outbuf without gaps, from byte `position` of outbuf on; return the position after them.
+        comm: for mpi4py's signature. Raises MPIError: ERR_TYPE for a type that is not committed, ERR_ARG for an invalid
+        position, ERR_TRUNCATE if outbuf has no room, ERR_COUNT if items extend beyond inbuf, ERR_BUFFER."""
         items, packed = self._spans_of(inbuf, False), view_bytes(outbuf, True)[0]
         view, spans = items
         begin, end = self._packed_range(position, sum(length for _, length in spans), len(packed))
@@ -375,8 +391,8 @@ class Datatype(Handle):
         return end
 
     def Unpack(self, inbuf: ReadableBuffer, position: SupportsIndex, outbuf: WriteableBuffer, comm: object) -> int:  # noqa: ARG002
-        """Copy packed bytes, from byte `position` on, to the items of a buffer; return the position behind them. Raises as
-        Pack."""
+        """Copy packed bytes of inbuf, from byte `position` on, to all items of outbuf; return the position after them.
+        Raises as Pack."""
         packed, (view, spans) = view_bytes(inbuf, False)[0], self._spans_of(outbuf, True)
         begin, end = self._packed_range(position, sum(length for _, length in spans), len(packed))
         for first, length in spans:
@@ -386,7 +402,7 @@ class Datatype(Handle):
 
     def Pack_external_size(self, datarep: str, count: int) -> int:
         """Return the bytes that `count` items take in the representation "external32". Raises MPIError
-        (ERR_UNSUPPORTED_DATAREP) for another one, as do the following."""
+        (ERR_UNSUPPORTED_DATAREP) for another representation, as do Pack_external and Unpack_external."""
         external32.check_name(datarep)
         _check_count(count)
         return sum(run.external_size for run in self._runs(count))
@@ -394,8 +410,8 @@ class Datatype(Handle):
     def Pack_external(
         self, datarep: str, inbuf: ReadableBuffer, outbuf: WriteableBuffer, position: SupportsIndex
     ) -> int:
-        """Pack as Pack does, in external32. Raises MPIError as Pack, and ERR_CONVERSION for a LONG beyond 32 bits or a WCHAR
-        beyond 16."""
+        """Pack as Pack does, in external32. Raises MPIError as Pack does, and ERR_CONVERSION for a LONG of more than 32 bits
+        or a WCHAR of more than 16."""
         external32.check_name(datarep)
         view, spans = self._spans_of(inbuf, False)
         items = b"".join(view[first : first + length] for first, length in spans)
@@ -408,7 +424,7 @@ class Datatype(Handle):
     def Unpack_external(
         self, datarep: str, inbuf: ReadableBuffer, position: SupportsIndex, outbuf: WriteableBuffer
     ) -> int:
-        """Unpack as Unpack does, from external32. Raises MPIError as Pack."""
+        """Unpack as Unpack does, from external32. Raises MPIError as Pack does."""
         external32.check_name(datarep)
         spans = self._spans_of(outbuf, True)[1]
         runs = self._runs(sum(length for _, length in spans) // (self.size or 1))
@@ -430,7 +446,7 @@ class Datatype(Handle):
         return external32.repeat(runs, count)
 
     def _spans_of(self, buffer: object, write: bool) -> tuple[memoryview, list[Span]]:
-        """Return a buffer's bytes, and the spans of its items."""
+        """Return a buffer's bytes, and the spans of all items in it. write: whether the buffer must be writable."""
         if not self.committed:
             raise MPIError(ERR_TYPE, f"the datatype {self.name} is not committed: call Commit")
         view = view_bytes(buffer, write)[0]
@@ -440,7 +456,7 @@ class Datatype(Handle):
         return view, spans
 
     def _packed_range(self, position: SupportsIndex, length: int, size: int) -> tuple[int, int]:
-        """Return where packed items begin and end. length: bytes of the items; size: of the packed buffer."""
+        """Return where packed items begin and end. length: bytes of the items. size: bytes of the packed buffer."""
         begin = index(position)
         end = begin + length
         if not 0 <= begin <= size:
@@ -461,10 +477,10 @@ class Datatype(Handle):
             (offset + number * extent + begin, length) for number in range(count) for begin, length in self.spans
         )
 
-    def _blocks(self, name: str, blocks: Sequence[tuple[int, int]], unit: int = 0) -> Datatype:
+    def _derive_blocks(self, name: str, blocks: Sequence[tuple[int, int]], unit: int = 0) -> Datatype:
         """Derive a type of blocks. blocks: displacement and length (in items) of each. unit: bytes per unit of a
-        displacement; 0: the extent of an item. MPI 4.1, section 5.1.2: the bounds are the least and the greatest of any
-        item; without items both are 0."""
+        displacement; 0: the extent of an item. MPI 4.1, section 5.1.2: the lower bound is the least of any item, the upper
+        bound the greatest; without items both are 0."""
         unit = unit or self.extent
         for _, length in blocks:
             _check_count(length)
@@ -479,8 +495,9 @@ class Datatype(Handle):
 
 
 def view_bytes(buffer: object, write: bool, is_typed: bool = True) -> tuple[memoryview, int]:
-    """Return a view of a buffer's bytes, and the bytes per item. is_typed: whether a datatype says what the bytes are.
-    Otherwise, items in another byte order raise MPIError (ERR_BUFFER), since their receiver does not know it."""
+    """Return a view of a buffer's bytes, and the bytes per item. write: whether the buffer must be writable. is_typed:
+    whether the program names a datatype; otherwise items in another byte order raise MPIError (ERR_BUFFER), since the
+    receiver would take them for items in the machine's order."""
     if buffer is None:
         return memoryview(bytearray()), 1
     try:
@@ -495,7 +512,7 @@ def view_bytes(buffer: object, write: bool, is_typed: bool = True) -> tuple[memo
     if not view.c_contiguous:
         raise ArgumentBufferError(ERR_BUFFER, "the buffer's bytes are not contiguous: copy it first")
     if write and view.readonly:
-        raise ArgumentBufferError(ERR_BUFFER, "a receive needs a buffer that can be written, this one is read-only")
+        raise ArgumentBufferError(ERR_BUFFER, "a receive needs a writable buffer, got a read-only one")
     # References are addresses, which are meaningless in other processes. In a format, colons enclose the names of fields.
     if "O" in view.format and "O" in re.sub(":[^:]*:", "", view.format):
         raise ArgumentKeyError(
@@ -507,7 +524,7 @@ def view_bytes(buffer: object, write: bool, is_typed: bool = True) -> tuple[memo
             f"the buffer's items are {'big' if sys.byteorder == 'little' else 'little'}-endian: convert them, or name their "
             "datatype, [buffer, datatype], to transfer their bytes",
         )
-    # A view with a zero in its shape cannot be cast.
+    # memoryview cannot cast a view with a zero in its shape.
     return (view.cast("B") if view.nbytes else memoryview(bytearray())), view.itemsize or 1
 
 

@@ -1,25 +1,24 @@
-"""The MPI device: sends and receives of bytes and objects, queued in front of a host library. The name is that of MPICH,
-from which EMP's own MPI is derived.
+"""The MPI device: sends and receives of bytes and objects, queued in front of a host library. "Device" is MPICH's term;
+the MPI of the EMP paper is built on MPICH (section 6).
 
 A host library that matches messages (`MatchingEndpoint`) sends and receives messages by rank, context and tag as long
 as it has descriptors. `Device` lets a program begin any number of transfers: those without a descriptor wait for one.
-Sends and receives wait in queues of their own, so that each kind begins in program order, which keeps the matching in
-order.
+Sends and receives wait in separate queues, so that each kind begins in program order, which keeps the matching in order.
 
 A `SendCompletion` tracks its message after the send has completed. MPI 4.1, section 3.4: a standard send may complete
 before its message has been received. Section 9.3: a later failure is reported by a later call of the same operation, if
-there is one. So the request reports it, if the program has yet to wait for the request. Otherwise the next call that
+there is one. So the request reports the failure if the program has not waited for it yet. Otherwise the next call that
 involves the same rank, in the message's communicator, reports it with class ERR_PROC_FAILED, as in ULFM. Failures that no
 call has reported are reported when the program ends.
 
-The receiver of a pickled object does not know its size, and EMP has no probe that reports it. So the first message of an
-object has at most FIRST_SIZE bytes, which every receive of an object can hold: a header (magic number, tag of the
+The receiver of a pickled object does not know its size, and the paper's EMP has no probe. So the first message of an
+object has at most FIRST_SIZE bytes, for which every receive of an object has room: a header (magic number, tag of the
 continuation, bytes of the pickle) and the beginning of the pickle. The rest is a second message, the continuation, in a
 context of the library's own, with a tag that the sender uses for nothing else. So only the receive that follows the first
 one can match it: matching and order, wildcards included, are those of the first message. The continuation is sent when
-the first message is complete. On EMP that means that it has been received, so the continuation usually finds its receive
-posted. FIRST_SIZE is a page: one descriptor, and one collection of EMP's at 1500 bytes a frame. As always with pickle, the
-receiver must trust the sender.
+the first message is complete. On EMP that means that the first message has been received, so the continuation usually
+finds its receive posted. FIRST_SIZE is a page: one descriptor, and one collection of EMP's at 1500 bytes per frame. As
+always with pickle, the receiver must trust the sender.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ _FIRST_PAYLOAD: Final = FIRST_SIZE - _HEADER.size
 
 class Pickle:
     """The functions that pickle and unpickle objects, which a program may replace (mpi4py's MPI.pickle). PROTOCOL: pickle's
-    protocol version; None: `dumps` takes none."""
+    protocol version; None: `dumps` is called without a version."""
 
     def __init__(
         self,
@@ -90,7 +89,8 @@ pickler: Final = Pickle()
 
 
 class Communicator(NamedTuple):
-    """Communicator of a collective call. ranks: the device's; None: all. number: ordinal of the call in it, from 0."""
+    """Communicator of a collective call. ranks: the device's; None: all. number: ordinal of the call in the communicator,
+    from 0."""
 
     context: int
     ranks: Sequence[int] | None
@@ -117,9 +117,9 @@ class ProbeResult(NamedTuple):
 
 
 class ReceiveCompletion(Completion[Envelope]):
-    """A receive in progress. cancel: set by its endpoint; cancels the receive, which then completes with CANCELLED, unless
-    it has matched a message. failure: why transfers with its source have failed since it was posted, for reports of stalls:
-    the message may have been one of them."""
+    """A receive in progress. cancel: set by the endpoint; cancels the receive, which then completes with CANCELLED, unless
+    it has matched a message. failure: why transfers with its source have failed since it was posted, for reports of stalls,
+    since the awaited message may have been one of them; empty: none has failed."""
 
     __slots__ = ("_size", "_source", "_tag", "cancel", "failure")
 
@@ -165,12 +165,12 @@ class FailureRecipient(Enum):
 class SendCompletion(Completion[Envelope]):
     """A send in progress.
 
-    A protocol that acknowledges reception completes it. A protocol that buffers calls `release` when the program may reuse
-    its buffer, and later `deliver` or `lose`, unless the run ends before the outcome is known.
+    A protocol whose sends end with the reception completes it. A protocol that buffers calls `release` when the program
+    may reuse its buffer, and later `deliver` or `lose`, unless the run ends before the outcome is known.
 
     destination: the device's rank. context: the message's. is_unconfirmed: the send is complete, but whether its message
     has arrived is not known yet. on_outcome: called once, when that is known: `result` then raises the error of a lost
-    message. parent: the send of an object of which this is a part, and which fails with it.
+    message. parent: for a message of a pickled object, the send of that object, which fails with this one.
     """
 
     __slots__ = (
@@ -246,7 +246,7 @@ class SendCompletion(Completion[Envelope]):
         if self._error is not None:
             self._report(self._error)
 
-    def request_reported(self) -> None:
+    def mark_reported(self) -> None:
         """Record that the program has waited for its request, which has reported the outcome so far."""
         self._failure_recipient = FailureRecipient.NONE
         if self._lost_sends is not None and self._lost_sends.unreported:
@@ -278,7 +278,7 @@ class LostSends:
     __slots__ = ("_rank_failures", "_reporter", "destinations", "unreported")
 
     def __init__(self, rank_failures: RankFailures) -> None:
-        """rank_failures: has the collective calls in progress, which a lost message may concern."""
+        """rank_failures: wakes the collective calls in progress, which a lost message may concern."""
         self._rank_failures: Final = rank_failures
         self.destinations: Final[set[int]] = set()
         """Ranks to which any send has failed, reported or not."""
@@ -286,6 +286,7 @@ class LostSends:
         self._reporter: Callable[[str], object] | None = None
 
     def add(self, send: SendCompletion) -> None:
+        """Add a failed send, or report it if the program has ended."""
         if self._reporter is not None:
             self._reporter(_describe_loss(send))
         elif send not in self.unreported:
@@ -333,7 +334,7 @@ AnyCompletion = Completion[Envelope] | Completion[ProbeResult | None]
 
 class _QueuedTransfer(NamedTuple):
     """A transfer that waits for a descriptor. begin: begins it; returns False without a free descriptor. source, context,
-    tag: tag of a receive; context is _NO_CONTEXT for other transfers."""
+    tag: those of a receive; context is _NO_CONTEXT for other transfers, which `matches` ignores."""
 
     begin: Callable[[], bool]
     completion: AnyCompletion
@@ -390,8 +391,8 @@ class Device:
         """Receives of the mailbox, which collective calls use if the NIC drops messages without a receive; 0: no mailbox."""
         self.contexts = endpoint.contexts
         self.mailbox_context_tag: Final = (1, endpoint.max_tag - 1)
-        """Context and tag of the mailbox's messages: the library's context of the first communicator, and a tag that no call
-        uses."""
+        """Context and tag of the mailbox's messages: the library's context of the first communicator, and a tag that no
+        collective call uses."""
         self.max_tag = endpoint.max_tag
         self.max_message_size = endpoint.max_message_size
         self.contexts_in_use: set[int] = set()
@@ -403,9 +404,9 @@ class Device:
         self.mailbox: Mailbox | None = None
         """Created by the first collective call."""
         self.sent: Final[dict[int, int]] = {}
-        """Number of the program's messages by destination, without cancelled ones and those of collective calls."""
+        """Number of the program's point-to-point messages by destination, without cancelled ones."""
         self.received: Final[dict[int, int]] = {}
-        """Number of the program's received messages by source."""
+        """Number of the program's received point-to-point messages by source."""
         self._sends: deque[_QueuedTransfer] = deque()  # waiting for descriptors
         self._receives: deque[_QueuedTransfer] = deque()  # including waiting probes
         self._in_progress = 0
@@ -413,8 +414,8 @@ class Device:
         self._continuation = -1
 
     def on_crash(self, rank: int, restarts: bool) -> None:
-        """Handle the launcher's report that a rank has crashed. restarts: it will be started again; then the protocol ends
-        its transfers, when it learns of the new incarnation."""
+        """Handle the launcher's report that a rank has crashed. restarts: whether it will be started again; then the
+        protocol ends the transfers with it, when it detects the new incarnation."""
         self.rank_failures.report(rank)
         if not restarts and isinstance(self._endpoint, CrashAwareEndpoint):
             self._endpoint.report_crash(rank)
@@ -457,8 +458,8 @@ class Device:
         return completion
 
     def receive_standing(self, buffer: memoryview) -> ReceiveCompletion | None:
-        """Post a receive of the mailbox, from any rank; None if no descriptor is free. It does not count as a transfer in
-        progress: queued transfers do not wait for its descriptor."""
+        """Post a receive of the mailbox, from any rank; return None if no descriptor is free. It does not count as a
+        transfer in progress: queued transfers do not wait for its descriptor."""
         context, tag = self.mailbox_context_tag
         completion = ReceiveCompletion(ANY_SOURCE, tag, len(buffer))
         assert self._dropping is not None
@@ -484,7 +485,7 @@ class Device:
             begin = partial(self._endpoint.probe, source, context, tag, True, claim, completion)
             self._begin_or_queue(self._receives, begin, completion, source, _NO_CONTEXT, tag)
             return completion
-        # Queued receives precede the probe, though the NIC does not know of them.
+        # Queued receives precede the probe, although they have not been posted to the NIC yet.
         if not self._receives:
             if not self._endpoint.probe(source, context, tag, False, claim, completion):
                 completion.complete(None)
@@ -521,8 +522,8 @@ class Device:
             self.received[envelope.source] = self.received.get(envelope.source, 0) + 1
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
-        """Do nothing; the device of a history (`testbed.workloads.history`) records the call, to compare the calls of
-        ranks."""
+        """Do nothing. The device of a history (`testbed.workloads.history`) overrides this to record the call, so that the
+        calls of all ranks can be compared."""
 
     def next_continuation(self) -> int:
         """Return an odd tag for a continuation, unused by this node until the tags wrap around. (Collective calls use the
@@ -544,11 +545,10 @@ class Device:
         vector."""
         if isinstance(buffer, IoVec):
             contiguous = memoryview(bytearray(len(buffer)))
-            completion.add_callback(
-                partial(_scatter, buffer, contiguous)
-            )  # first: other callbacks see the scattered data
+            # This callback comes first, so that other callbacks find the scattered data.
+            completion.add_callback(partial(_scatter, buffer, contiguous))
             buffer = contiguous
-        # No message is longer than max_message_size, so the descriptor need not be, either.
+        # No message is longer than max_message_size, so the posted buffer need not be, either.
         return buffer[: self.max_message_size]
 
     def _exclude_queued_receives(
@@ -612,7 +612,7 @@ class Device:
 
 
 class ObjectDevice(Protocol):
-    """The part of `Device` that messages of objects use; the device of a history has it, too."""
+    """The part of `Device` that messages of objects use; the device of a history implements it, too."""
 
     @property
     def max_message_size(self) -> int: ...
@@ -702,8 +702,8 @@ def _complete_parent(parent: SendCompletion, last: Completion[Envelope]) -> None
 
 class ObjectReceive:
     """A receive of an object. completion: completes with an envelope whose length is that of the pickle; fails as a receive
-    does, and with ERR_TYPE if the message is not an object. data: the pickle, when complete. first_receive: the receive
-    of the first message."""
+    does, and with ERR_TYPE if the message is not an object, ERR_NO_MEM if there is no memory for it. data: the pickle, once
+    the receive is complete. first_receive: the receive of the first message."""
 
     __slots__ = ("_contexts", "_device", "_envelope", "completion", "data", "first_receive")
 

@@ -34,26 +34,26 @@ _TAG_BITS: Final = 24
 _TAG_MASK: Final = (1 << _TAG_BITS) - 1
 _MAX_CHAIN: Final = 4  # descriptors
 _MAX_SLOTS: Final = 8
-"""Maximum number of standing receives, each of which is reposted as soon as its message has been copied. (The limit is not
-EMP's.)"""
+"""Maximum number of standing receives, each of which is reposted as soon as its message has been copied. Our choice."""
 _MIN_MEAN_SEGMENT: Final = 256
-"""Minimum mean size of segments, in bytes, for which the NIC gathers or scatters; the host copies shorter ones. (The
-limit is not EMP's.)"""
+"""Minimum mean size of a message's segments, in bytes, for which the NIC gathers or scatters them; otherwise the host copies
+them. Our choice."""
 
 
 class EmpEndpoint:
-    """Adapter of EMP's host library to MPI. Implements `MatchingEndpoint`.
+    """Adapter of EMP's host library to MPI. Implements `ScatteringEndpoint`, `DroppingEndpoint` and `CrashAwareEndpoint`.
 
     Sends leave an eighth of the descriptors to receives, and receives leave an eighth to sends; with enough descriptors, one
-    is reserved for probes. A transfer is charged for the descriptors of its longest possible chain.
+    is reserved for probes. A transfer is charged for the longest chain that it may need, even if the host library uses a
+    list of pages instead.
     """
 
     __slots__ = (
         "_host",
         "_max_in_use",
         "_max_per_direction",
-        "_receives",
-        "_sends",
+        "_receive_descriptors",
+        "_send_descriptors",
         "contexts",
         "max_message_size",
         "max_tag",
@@ -71,22 +71,23 @@ class EmpEndpoint:
         self.max_message_size = MAX_PAGES * PAGE
         count = host.free_descriptors
         self._max_per_direction = count - max(count // 8, min(_MAX_CHAIN, count // 2))
+        # Without enough descriptors for that reservation, the limits per direction suffice.
         self._max_in_use = count - 1 if count // 8 > _MAX_CHAIN else 2 * count
         self.slots = min(_MAX_SLOTS, count // 16)
-        self._sends = 0  # descriptors in use
-        self._receives = 0
+        self._send_descriptors = 0  # charged to sends in progress
+        self._receive_descriptors = 0  # charged to receives in progress
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         descriptor_count = _count_descriptors(data)
-        if (self._sends and self._sends + descriptor_count > self._max_per_direction) or self._is_full(
-            descriptor_count
-        ):
+        if (
+            self._send_descriptors and self._send_descriptors + descriptor_count > self._max_per_direction
+        ) or self._is_full(descriptor_count):
             return False
         try:
             operation = self._host.post_send(destination, context << _TAG_BITS | tag, data)
         except DescriptorsExhaustedError:
             return False
-        self._sends += descriptor_count
+        self._send_descriptors += descriptor_count
         operation.add_callback(partial(self._on_send_done, descriptor_count, completion))
         return True
 
@@ -96,7 +97,8 @@ class EmpEndpoint:
         return self.send(destination, context, tag, data, completion)  # all sends are synchronous
 
     def is_gathered(self, iov: IoVec) -> bool:
-        """Whether the NIC gathers the segments. Each costs a descriptor entry and a DMA, so that short ones are copied."""
+        """Whether the NIC gathers or scatters the segments. Each segment costs an entry in a descriptor and a DMA transfer,
+        so short ones are copied instead."""
         return len(iov) >= _MIN_MEAN_SEGMENT * len(iov.spans) and _count_pages(iov) <= MAX_PAGES
 
     def send_iov(
@@ -109,15 +111,15 @@ class EmpEndpoint:
         completion: Completion[Envelope],
     ) -> bool:
         descriptor_count = chain_length(_count_pages(data))
-        if (self._sends and self._sends + descriptor_count > self._max_per_direction) or self._is_full(
-            descriptor_count
-        ):
+        if (
+            self._send_descriptors and self._send_descriptors + descriptor_count > self._max_per_direction
+        ) or self._is_full(descriptor_count):
             return False
         try:
             operation = self._host.post_send_iov(destination, context << _TAG_BITS | tag, data.views())
         except DescriptorsExhaustedError:
             return False
-        self._sends += descriptor_count
+        self._send_descriptors += descriptor_count
         operation.add_callback(partial(self._on_send_done, descriptor_count, completion))
         return True
 
@@ -162,32 +164,32 @@ class EmpEndpoint:
         size: int,
         completion: ReceiveCompletion,
     ) -> bool:
-        if (self._receives and self._receives + descriptor_count > self._max_per_direction) or self._is_full(
-            descriptor_count
-        ):
+        if (
+            self._receive_descriptors and self._receive_descriptors + descriptor_count > self._max_per_direction
+        ) or self._is_full(descriptor_count):
             return False
         try:
             operation = post()
         except DescriptorsExhaustedError:
             return False
-        self._receives += descriptor_count
+        self._receive_descriptors += descriptor_count
         completion.cancel = partial(self._host.cancel, operation)
         operation.add_callback(partial(self._on_receive_done, descriptor_count, size, completion))
         return True
 
     def _is_full(self, descriptor_count: int) -> bool:
-        return self._sends + self._receives + descriptor_count > self._max_in_use
+        return self._send_descriptors + self._receive_descriptors + descriptor_count > self._max_in_use
 
     def _on_send_done(
         self, descriptor_count: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]
     ) -> None:
-        self._sends -= descriptor_count
+        self._send_descriptors -= descriptor_count
         _complete_transfer(completion, operation, 0)
 
     def _on_receive_done(
         self, descriptor_count: int, size: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]
     ) -> None:
-        self._receives -= descriptor_count
+        self._receive_descriptors -= descriptor_count
         _complete_transfer(completion, operation, size)
 
 

@@ -20,8 +20,8 @@ class MatchingEndpoint(Protocol):
     are the numbers of nodes; a node may send to itself.
 
     size: number of ranks. contexts: number of contexts, counted from 0; a receive matches messages of its own context
-    only. max_tag: tags are 0 to max_tag. max_message_size: in bytes; a program's
-    send or receive of more is an error, so a host library cuts messages that its NIC does not take.
+    only. max_tag: tags are 0 to max_tag. max_message_size: in bytes; a program that sends more gets an error, so a host
+    library splits messages that are too long for its NIC.
 
     A call returns False, without effect, if too few descriptors are free; the device calls again when another of its
     transfers has completed. Neither sends nor receives may take all descriptors: otherwise two programs that both begin
@@ -100,8 +100,8 @@ class ScatteringEndpoint(MatchingEndpoint, Protocol):
 
 @runtime_checkable
 class DroppingEndpoint(MatchingEndpoint, Protocol):
-    """An endpoint whose NIC drops the data of messages without a posted receive; their sender retransmits it after a
-    time-out."""
+    """An endpoint whose NIC drops the data of messages without a posted receive; the sender retransmits it after a
+    timeout."""
 
     @property
     def slots(self) -> int:

@@ -15,7 +15,7 @@ from protocols.mpi.mpi_errors import ERR_CONVERSION, ERR_UNSUPPORTED_DATAREP, MP
 
 NAME: Final = "external32"
 
-_LONG: Final = "q" if struct.calcsize("l") == 8 else "i"  # codes of struct in modes of standard sizes
+_LONG: Final = "q" if struct.calcsize("l") == 8 else "i"  # the native long as a struct code of standard size
 _LONG_DOUBLE: Final = "16s"
 _FORMATS: Final[Mapping[str, tuple[str, str]]] = {
     **{code: (code, code) for code in "bBhHiIqQ"},
@@ -25,43 +25,44 @@ _FORMATS: Final[Mapping[str, tuple[str, str]]] = {
     "ii": ("2i", "2i"), "fi": ("Ii", "Ii"), "di": ("Qi4x", "Qi"), "hi": ("h2xi", "hi"),
     "li": (f"{_LONG}{'i4x' if _LONG == 'q' else 'i'}", "2i"), "gi": (f"{_LONG_DOUBLE}i12x", f"{_LONG_DOUBLE}i"),
 }  # fmt: skip
-"""Formats of struct by typecode: in memory, with padding, and in external32. Floating-point numbers are moved as bits."""
+"""Formats of struct by typecode: in memory, with padding, and in external32. Floating-point numbers are copied as bits."""
 _FORMATS_BY_NAME: Final = {
     "MPI_WCHAR": ("I", "H"), "MPI_AINT": (_LONG, "q"), "MPI_OFFSET": (_LONG, "q"), "MPI_COUNT": (_LONG, "q"),
 }  # fmt: skip
 """Formats of datatypes that have a typecode in common with another one."""
 
-_EXPLICIT_BIT: Final = bytes(c_longdouble(1.0))[7] == 0x80  # x87's long double: 64 bits of significand, with its first
+_IS_X87: Final = bytes(c_longdouble(1.0))[7] == 0x80
+"""Whether a long double is that of the x87, whose 64 bits of significand include the leading bit."""
 _X87_SIZE: Final = 10  # bytes
 
 
 class Run:
     """Consecutive packed items of one basic datatype. count: number of items."""
 
-    __slots__ = ("_inside", "_outside", "count")
+    __slots__ = ("_external", "_native", "count")
 
     def __init__(self, typecode: str, name: str, count: int) -> None:
-        """name: the datatype's."""
-        inside, outside = _FORMATS_BY_NAME.get(name) or _FORMATS[typecode]
-        self._inside = struct.Struct(f"={inside}")
-        self._outside = struct.Struct(f">{outside}")
+        """typecode, name: the datatype's."""
+        native, external = _FORMATS_BY_NAME.get(name) or _FORMATS[typecode]
+        self._native = struct.Struct(f"={native}")
+        self._external = struct.Struct(f">{external}")
         self.count = count
 
     @property
     def size(self) -> int:
         """Bytes in memory."""
-        return self._inside.size * self.count
+        return self._native.size * self.count
 
     @property
     def external_size(self) -> int:
         """Bytes in external32."""
-        return self._outside.size * self.count
+        return self._external.size * self.count
 
     def to_external(self, items: memoryview) -> bytes:
-        return _convert(items, self._inside, self._outside, _to_binary128)
+        return _convert(items, self._native, self._external, _to_binary128)
 
     def from_external(self, items: memoryview) -> bytes:
-        return _convert(items, self._outside, self._inside, _from_binary128)
+        return _convert(items, self._external, self._native, _from_binary128)
 
 
 def encode(items: bytes, runs: Sequence[Run]) -> bytes:
@@ -113,8 +114,8 @@ def _convert(
 
 
 def _to_binary128(number: bytes) -> bytes:
-    """Convert a long double to big-endian IEEE binary128. x87's has the same exponent, and a shorter significand."""
-    if not _EXPLICIT_BIT:
+    """Convert a long double to big-endian IEEE binary128. An x87 number has an equal exponent and a shorter significand."""
+    if not _IS_X87:
         return number[::-1]
     bits = int.from_bytes(number[:_X87_SIZE], "little")
     fraction = bits & (1 << 63) - 1
@@ -122,10 +123,10 @@ def _to_binary128(number: bytes) -> bytes:
 
 
 def _from_binary128(number: bytes) -> bytes:
-    """Convert big-endian IEEE binary128 to a long double; bits that x87's lacks are cut off."""
-    if not _EXPLICIT_BIT:
+    """Convert big-endian IEEE binary128 to a long double; bits for which an x87 number has no room are cut off."""
+    if not _IS_X87:
         return number[::-1]
     bits = int.from_bytes(number, "big")
     sign_and_exponent, fraction = bits >> 112, bits >> 49 & (1 << 63) - 1
-    first = 1 if sign_and_exponent & 0x7FFF else 0  # a denormal number has none
-    return (sign_and_exponent << 64 | first << 63 | fraction).to_bytes(_X87_SIZE, "little").ljust(16, b"\0")
+    leading_bit = 1 if sign_and_exponent & 0x7FFF else 0  # 0 in a subnormal number
+    return (sign_and_exponent << 64 | leading_bit << 63 | fraction).to_bytes(_X87_SIZE, "little").ljust(16, b"\0")

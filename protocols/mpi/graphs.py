@@ -1,4 +1,5 @@
-"""Graph topologies: each rank's neighbours, given for all ranks at once or by each rank. MPI 4.1, section 8.5."""
+"""Graph topologies: a graph that every rank passes completely, or whose edges the ranks pass in parts. MPI 4.1, section
+8.5."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ Edge = tuple[int, int, int]
 
 
 class Graph(NamedTuple):
-    """A graph that all ranks know. ends: number of neighbours of the ranks up to each one (MPI's index). edges: the
-    neighbours of rank 0, of rank 1, and so on."""
+    """A graph that all ranks know. ends: for each rank, the number of neighbours of all ranks up to it (MPI's index). edges:
+    the neighbours of rank 0, then those of rank 1, and so on."""
 
     ends: tuple[int, ...]
     edges: tuple[int, ...]
@@ -31,13 +32,15 @@ class Graph(NamedTuple):
         return list(self.edges[self.ends[rank - 1] if rank else 0 : self.ends[rank]])
 
     def neighbourhood(self, rank: int) -> Neighbourhood:
-        """Return the edges of a rank to its neighbours and from them; the graph must be symmetric, as MPI requires."""
+        """Return the edges between a rank and its neighbours, in both directions. The graph must be symmetric, as MPI
+        requires."""
         neighbours = self.neighbours(rank)
         return Neighbourhood(neighbours, neighbours, range(len(neighbours)))
 
 
 class DistributedGraph(NamedTuple):
-    """Edges of one rank in a graph. sources, destinations: ranks. weights: of both, or None for edges without weights."""
+    """Edges of one rank in a graph. sources, destinations: ranks. weights: those of the incoming and of the outgoing edges;
+    None for edges without weights."""
 
     sources: tuple[int, ...]
     destinations: tuple[int, ...]
@@ -48,17 +51,19 @@ class DistributedGraph(NamedTuple):
 
 
 def make_graph(index: Sequence[int], edges: Sequence[int], size: int) -> Graph:
-    """Make a graph of at most `size` ranks. index: the ends in `Graph`, or with a 0 before them, as mpi4py allows. Raises
-    MPIError (ERR_ARG) if it does not describe the edges."""
-    ends, neighbours = _numbers(index), _numbers(edges)
+    """Make a graph of at most `size` ranks. index: `Graph.ends`, or with a 0 before them, as mpi4py allows. edges:
+    `Graph.edges`. Raises MPIError: ERR_ARG if index does not fit the edges or the graph has too many ranks, ERR_RANK for an
+    edge to a rank outside of the graph."""
+    ends, neighbours = _to_ints(index), _to_ints(edges)
     if len(ends) > 1 and ends[0] == 0 and ends[-1] == len(neighbours):
         ends = ends[1:]
     if any(end < 0 for end in ends) or ends != sorted(ends) or (ends[-1] if ends else 0) != len(neighbours):
         raise MPIError(
-            ERR_ARG, f"index must not decrease from 0 on, and end at the number of edges, {len(neighbours)}, got {ends}"
+            ERR_ARG,
+            f"index must be 0 or more, not decrease, and end with the number of edges, {len(neighbours)}, got {ends}",
         )
     if len(ends) > size:
-        raise MPIError(ERR_ARG, f"a graph of {len(ends)} ranks, the communicator has {size}")
+        raise MPIError(ERR_ARG, f"the graph must have at most the communicator's {size} ranks, got {len(ends)}")
     _check_ranks(neighbours, len(ends))
     return Graph(tuple(ends), tuple(neighbours))
 
@@ -70,13 +75,14 @@ def adjacent_edges(
     destination_weights: Sequence[int] | None,
     size: int,
 ) -> DistributedGraph:
-    """Make the edges of a rank from what it passes. sources, destinations: None: no edges. Weights: None: the edges have
-    none. size: of the communicator. Raises MPIError: ERR_RANK, and ERR_ARG for another number of weights than of edges."""
-    incoming, outgoing = tuple(_numbers(sources)), tuple(_numbers(destinations))
+    """Make the edges of one rank from its arguments. sources, destinations: None for no edges. source_weights,
+    destination_weights: both None for edges without weights. size: of the communicator. Raises MPIError: ERR_RANK for an
+    invalid rank, ERR_ARG if the numbers of weights and edges differ."""
+    incoming, outgoing = tuple(_to_ints(sources)), tuple(_to_ints(destinations))
     _check_ranks((*incoming, *outgoing), size)
     if source_weights is None and destination_weights is None:
         return DistributedGraph(incoming, outgoing, None)
-    weights = tuple(_numbers(source_weights)), tuple(_numbers(destination_weights))
+    weights = tuple(_to_ints(source_weights)), tuple(_to_ints(destination_weights))
     if (len(weights[0]), len(weights[1])) != (len(incoming), len(outgoing)):
         raise ArgumentValueError(
             ERR_ARG,
@@ -93,15 +99,15 @@ def listed_edges(
     weights: Sequence[int] | None,
     size: int,
 ) -> list[Edge]:
-    """Return the edges that a rank lists: degrees[k] ones begin at sources[k]. weights: None: all are 1. Raises MPIError:
-    ERR_RANK and ERR_ARG."""
-    begins, counts, ends = _numbers(sources), _numbers(degrees), _numbers(destinations)
+    """Return the edges that a rank lists, of which degrees[k] begin at sources[k]. weights: None for weights of 1. size: of
+    the communicator. Raises MPIError: ERR_RANK for an invalid rank, ERR_ARG if the numbers of elements do not fit."""
+    begins, counts, ends = _to_ints(sources), _to_ints(degrees), _to_ints(destinations)
     _check_ranks((*begins, *ends), size)
     if len(counts) != len(begins) or any(count < 0 for count in counts) or sum(counts) != len(ends):
         raise ArgumentValueError(
             ERR_ARG, f"degrees {counts} do not fit {len(begins)} sources and {len(ends)} destinations"
         )
-    edge_weights = [1] * len(ends) if weights is None else _numbers(weights)
+    edge_weights = [1] * len(ends) if weights is None else _to_ints(weights)
     if len(edge_weights) != len(ends):
         raise ArgumentValueError(ERR_ARG, f"{len(edge_weights)} weights for {len(ends)} edges")
     edge_sources = [source for source, count in zip(begins, counts, strict=True) for _ in range(count)]
@@ -120,8 +126,8 @@ def edges_of(rank: int, edges: Sequence[Edge], is_weighted: bool) -> Distributed
     )
 
 
-def _numbers(values: Iterable[int] | None) -> list[int]:
-    """Return a sequence of integers, which may be a NumPy array; none for None."""
+def _to_ints(values: Iterable[int] | None) -> list[int]:
+    """Convert a sequence of integers, which may be a NumPy array, to a list; None to an empty list."""
     return [] if values is None else [to_int(value) for value in values]
 
 

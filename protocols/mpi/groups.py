@@ -22,10 +22,10 @@ class Group(Handle):
 
     __slots__ = ("__weakref__", "_own", "_processes")
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable: `Free` makes it GROUP_NULL
 
     def __init__(self, processes: Sequence[int] | Group | None = None, own: int = UNDEFINED) -> None:
-        """processes: in the order of ranks; may also be a group, of which this becomes another handle. own: this process."""
+        """processes: in the order of ranks; for a group, this becomes another handle of it. own: this process."""
         self._own: int = processes._own if isinstance(processes, Group) else own
         self._processes: tuple[int, ...] | None
         if processes is None or isinstance(processes, Group):
@@ -97,7 +97,7 @@ class Group(Handle):
 
     @classmethod
     def Intersection(cls, group1: Group, group2: Group) -> Group:
-        """Return the first group's members that are in the second."""
+        """Return the first group's members that are also in the second."""
         check_type(group1, Group)
         check_type(group2, Group)
         return group1._subgroup([process for process in group1.processes if process in group2.processes])

@@ -1,4 +1,5 @@
-"""Info objects: hints of a program, with strings as keys and values. MPI 4.1, chapter 10. No call evaluates them."""
+"""Info objects: hints of a program, with strings as keys and values. MPI 4.1, chapter 10. Only `Comm.Split_type` of blocking
+programs evaluates a hint."""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 
@@ -15,7 +16,7 @@ class Info(Handle):
 
     __slots__ = ("__weakref__", "_entries")
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __init__(self, info: Info | None = None) -> None:
         """info: another handle of the same object."""
@@ -63,7 +64,7 @@ class Info(Handle):
         """Return the n-th key, in the order of insertion, from 0. Raises MPIError (ERR_ARG) if there is none."""
         keys = list(self._valid_entries())
         if not 0 <= n < len(keys):
-            raise MPIError(ERR_ARG, f"n must be below the number of keys, {len(keys)}, got {n}")
+            raise MPIError(ERR_ARG, f"n must be 0 or more, and below the number of keys, {len(keys)}, got {n}")
         return keys[n]
 
     # Dictionary interface; INFO_NULL is empty.

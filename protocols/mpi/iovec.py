@@ -34,7 +34,7 @@ class IoVec:
         return memoryview(b"".join(self.views()))
 
     def scatter(self, data: memoryview) -> None:
-        """Copy a message to the segments, the last of which it may not fill."""
+        """Copy a message to the segments; a shorter message leaves the rest of the segments unchanged."""
         position = 0
         for begin, length in self.spans:
             segment = data[position : position + length]

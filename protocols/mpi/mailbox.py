@@ -1,14 +1,14 @@
 """Mailbox of a rank: pre-posted receives for the messages of collective calls, over a NIC that drops the data of messages
 without a posted receive.
 
-Ranks enter a collective call at different times, so that messages arrive before their receives are posted; on EMP each of
-them costs a time-out. Programs of EMP pre-post receives for such messages (Balaji, Shivam, Wyckoff, Panda, "High
-performance user level sockets over Gigabit Ethernet", 2002: the unexpected queue). The slots of a mailbox are receives
-from any rank that are always posted:
+Ranks enter a collective call at different times, so that messages arrive before their receives are posted. On EMP each of
+these messages costs a timeout, so libraries on EMP pre-post receives for unexpected messages (Balaji, Shivam, Wyckoff,
+Panda, "High performance user level sockets over Gigabit Ethernet", 2002: the unexpected queue). The slots of a mailbox are
+receives from any rank that are always posted:
 
 - a short (eager) message is sent to a slot, with a header, and copied from there;
-- for a long (rendezvous) message only the header is sent to a slot, as an offer. Its receiver posts a receive for the
-  message, and grants it to the sender, possibly before the offer has arrived. Then the sender sends the message.
+- for a long (rendezvous) message only the header is sent to a slot, as an offer. The receiver posts a receive for the
+  message, and sends the sender a grant, possibly before the offer has arrived. Then the sender sends the message.
 
 Messages with equal sender, context and tag are received in the order in which they were sent.
 """
@@ -27,10 +27,10 @@ from protocols.mpi.mpi_errors import CANCELLED, ERR_TRUNCATE, Envelope, MPIError
 
 _HEADER: Final = Struct("!HHIQ")  # kind, context, tag, bytes of the message
 _SLOT_SIZE: Final = 4096
-SHORT: Final = _SLOT_SIZE - _HEADER.size
-"""Bytes of the longest message that is sent to a slot."""
+_MAX_SHORT: Final = _SLOT_SIZE - _HEADER.size
+"""Maximum bytes of a message that is sent to a slot."""
 _MAX_IN_FLIGHT: Final = 64
-"""Maximum messages in flight to slots of other ranks; the sender of a further one waits. (The limit is not EMP's.)"""
+"""Maximum messages in flight to slots of other ranks; the send of a further one waits. Our choice."""
 _MESSAGE: Final = 0
 _OFFER: Final = 1
 _GRANT: Final = 2
@@ -57,14 +57,15 @@ class PostingDevice(Protocol):
 
 
 class _UnexpectedMessage(NamedTuple):
-    """A message without a receive, or the offer of one. length: length of the message. data: None for an offer."""
+    """A message that has no receive yet, or the offer of a message. length: of the message. data: None for an offer."""
 
     length: int
     data: bytes | None
 
 
 class MailboxReceive(ReceiveCompletion):
-    """A receive in progress. data: the received bytes. direct_receive: the receive of a long message at the device."""
+    """A receive in progress. data: the received bytes. is_sized: whether the caller has passed a buffer. direct_receive: the
+    receive of a long message at the device; None: there is none."""
 
     __slots__ = ("data", "direct_receive", "is_sized")
 
@@ -103,7 +104,7 @@ class Mailbox:
         """Begin a send. A short message is copied, and its send completes at once unless too many are in flight; a later
         failure is reported as that of a buffered send."""
         size = len(data)
-        if size <= SHORT:
+        if size <= _MAX_SHORT:
             slot_send = self._send_to_slot(destination, _MESSAGE, context, tag, size, data)
             return null_transfer() if self._in_flight <= _MAX_IN_FLIGHT else slot_send
         completion = SendCompletion(destination=destination, tag=tag, size=size, context=context)
@@ -117,11 +118,11 @@ class Mailbox:
         return completion
 
     def receive(self, source: int, context: int, tag: int, buffer: memoryview | None) -> MailboxReceive:
-        """Begin a receive. buffer: None to receive an object, which `MailboxReceive.load` returns. Fails as a receive of the
-        device does."""
+        """Begin a receive. buffer: None for a message of any size, a pickled object: `MailboxReceive.data` then has its
+        bytes. Fails as a receive of the device does."""
         receive, key = MailboxReceive(source, tag, buffer), (source, context, tag)
         receive.cancel = partial(self._cancel, key, receive)
-        if buffer is not None and len(buffer) > SHORT:
+        if buffer is not None and len(buffer) > _MAX_SHORT:
             self._grant(key, receive, buffer)
         unexpected = self._unexpected.get(key)
         if not unexpected:
@@ -156,7 +157,7 @@ class Mailbox:
         """Copy a message from its slot, and post the slot again."""
         try:
             source, _, length = envelope = slot_receive.result()
-        except MPIError:  # its sender has failed, which the collective call learns from `rank_failures`
+        except MPIError:  # the sender has failed, which `rank_failures` reports to the collective calls
             self._post_slot(slot)
             return
         if envelope is CANCELLED:
@@ -226,7 +227,6 @@ class Mailbox:
         self._device.send(*key, data).add_callback(partial(_copy_outcome, completion))
 
     def _cancel(self, key: MatchKey, receive: MailboxReceive) -> None:
-        """Cancel a receive."""
         posted = self._posted.get(key)
         if posted and receive in posted:
             posted.remove(receive)

@@ -3,8 +3,8 @@
 Each context has two queues, as in other MPI implementations: posted receives, and unexpected messages, which have arrived
 before a matching receive (MPI 4.1, section 3.5: in order, by source and tag, wildcards only in receives).
 
-The upper eight bits of the context mark a synchronous message and hold its number. When it is matched, the receiver sends
-an empty message in the context MATCHED, whose tag is that number.
+The upper eight bits of a synchronous message's context mark it as synchronous and hold its number. When the message is
+matched, the receiver sends an empty message in the context MATCHED, whose tag is that number.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Probe(NamedTuple):
     context: int
     source: int
     tag: int
-    claim: bool
+    claims: bool
     completion: Completion[ProbeResult | None]
 
 
@@ -55,9 +55,9 @@ class Arrival:
     """An incoming message; it may be matched before it is complete.
 
     buffer: memory to which the caller writes the message; bytes beyond its end are discarded. number: number of a
-    synchronous message, otherwise -1. on_match: for a rendezvous message, whose bytes are sent only after the match: called
-    when the message is matched and `buffer` is set. None: an eager message. error: set if the rest of the message will not
-    arrive.
+    synchronous message, otherwise -1. on_match: of a rendezvous message, whose bytes are sent only after the match; called
+    when the message is matched and `buffer` is set. None: an eager message. receive: the receive that it matches; None: none
+    yet. error: set if the rest of the message will not arrive.
     """
 
     __slots__ = ("buffer", "error", "is_complete", "length", "number", "on_match", "receive", "source", "tag")
@@ -87,7 +87,8 @@ class MatchingQueues:
         self._posted: dict[int, list[Receive]] = {}
         self._unexpected: dict[int, list[Arrival]] = {}
         self._probes: list[_Probe] = []
-        self._unmatched: dict[tuple[int, int], tuple[Completion[Envelope], Envelope]] = {}  # by peer and number
+        # Synchronous messages that this node has sent and the peer has not matched, by peer and number.
+        self._unmatched: dict[tuple[int, int], tuple[Completion[Envelope], Envelope]] = {}
 
     def post(self, context: int, receive: Receive) -> None:
         """Post a receive: match it with the oldest matching unexpected message, or queue it."""
@@ -184,14 +185,14 @@ class MatchingQueues:
         return self.complete(arrival)
 
     def send_to_self(self, rank: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> None:
-        """Send to this node itself. The send completes when the bytes are copied, since its receive may be posted later."""
+        """Send to this node itself. The send completes when the bytes are copied, since the receive may be posted later."""
         arrival = self.arrive(rank, context, tag, len(data))
         arrival.buffer[:] = data[: len(arrival.buffer)]
         completion.complete(Envelope(rank, tag, len(data)))
         self.complete(arrival)
 
     def fail_arrival(self, arrival: Arrival, error: MPIError) -> None:
-        """Fail a message the rest of which will not arrive: its receive fails; an unexpected message is discarded."""
+        """Fail an incomplete message whose rest will not arrive: its receive fails; an unexpected message is discarded."""
         arrival.error = error
         if arrival.receive is not None:
             arrival.receive.completion.fail(error)
@@ -207,8 +208,9 @@ class MatchingQueues:
             self.fail_arrival(arrival, error)
 
     def track_synchronous(self, peer: int, envelope: Envelope, completion: Completion[Envelope]) -> int | None:
-        """Track a synchronous message that is being sent; `completion` completes when it is matched, possibly before all of
-        it is sent. Returns the bits for its context; None if too many synchronous messages to that peer are in progress."""
+        """Track a synchronous message that is being sent; `completion` completes when the message is matched, possibly
+        before all of it is sent. Returns the bits that mark its context; None if too many synchronous messages to that peer
+        are in progress."""
         for number in range(_MAX_SYNCHRONOUS):
             if (peer, number) not in self._unmatched:
                 self._unmatched[peer, number] = completion, envelope
@@ -216,7 +218,7 @@ class MatchingQueues:
         return None
 
     def untrack_synchronous(self, peer: int, mark: int, error: MPIError | None = None) -> None:
-        """Stop tracking a message that could not be sent. mark: the bits from `track_synchronous`. error: why its send
+        """Stop tracking a message that could not be sent. mark: the bits from `track_synchronous`. error: why the send
         failed; None: the send was not begun."""
         unmatched = self._unmatched.pop((peer, _synchronous_number(mark)), None)
         if unmatched is not None and error is not None:
@@ -226,8 +228,8 @@ class MatchingQueues:
         self, peer: int, error: MPIError, sends: Iterable[SendCompletion], arrivals: Iterable[Arrival] = ()
     ) -> None:
         """Fail the transfers in progress with a peer whose session has ended: sends to it, incoming messages from it, and
-        synchronous messages that it has not matched. Unmatched receives stay, for messages of the next session, and name
-        the error in reports of stalls."""
+        synchronous messages that it has not matched. Unmatched receives stay, for messages of the next session; reports of
+        stalls mention the error for them."""
         for completion in sends:
             completion.abandon(error)
         for arrival in arrivals:
@@ -271,7 +273,7 @@ class MatchingQueues:
                 and probe.tag in (ANY_TAG, arrival.tag)
             ):
                 completed.append(probe)
-                if probe.claim:
+                if probe.claims:
                     self._unexpected[context].remove(arrival)
                     break
         self._probes = [probe for probe in self._probes if probe not in completed]
@@ -303,8 +305,8 @@ def _probe_result(arrival: Arrival) -> ProbeResult:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SoftwareMatchingEndpoint(ABC):
-    """Base class of a `MatchingEndpoint` that matches in software. The subclass sends messages with a context of 16 bits and
-    passes all incoming messages to `matching`. Programs use contexts below CONTEXTS."""
+    """Base class of a `MatchingEndpoint` that matches in software. The subclass sends messages with a context of 16 bits,
+    and passes all incoming messages to `matching`. The contexts of programs are below CONTEXTS."""
 
     def __init__(self) -> None:
         self.matching = MatchingQueues(self._report_match)
@@ -323,8 +325,8 @@ class SoftwareMatchingEndpoint(ABC):
             return False
         sent = SendCompletion()
         sent.add_callback(partial(self._on_sent, destination, mark))
-        for part in (matched, sent):
-            part.add_callback(partial(_complete_both, matched, sent, completion))
+        for step in (matched, sent):
+            step.add_callback(partial(_complete_both, matched, sent, completion))
         if self.send(destination, context | mark, tag, data, sent):
             return True
         matching.untrack_synchronous(destination, mark)
@@ -357,13 +359,14 @@ class SoftwareMatchingEndpoint(ABC):
 
 
 def _complete_both(
-    matched: Completion[Envelope], sent: SendCompletion, completion: SendCompletion, part: Completion[Envelope]
+    matched: Completion[Envelope], sent: SendCompletion, completion: SendCompletion, step: Completion[Envelope]
 ) -> None:
-    """Complete a synchronous send once its message is matched and its buffer may be reused."""
+    """Complete a synchronous send once its message is matched and its buffer may be reused. step: the completion that is
+    done now."""
     if completion.done:
         return
     try:
-        envelope = part.result()
+        envelope = step.result()
     except MPIError as error:
         completion.fail(error)
         return

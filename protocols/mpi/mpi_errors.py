@@ -82,14 +82,15 @@ _CLASS_STRINGS: Final = {
 
 
 class _SubsetMeta(type):
-    """Metaclass of MPI's handles: reports class attributes of mpi4py's that this subset lacks."""
+    """Metaclass of MPI's handles: raises an error with a hint for mpi4py's class attributes that this subset lacks."""
 
     def __getattr__(cls, name: str) -> NoReturn:
         raise missing_attribute(cls, name)
 
 
 class Handle(metaclass=_SubsetMeta):
-    """Base class of MPI's handles. An attribute of mpi4py's that this subset lacks raises AttributeError with a hint."""
+    """Base class of MPI's handles. Access to an attribute that this subset of mpi4py lacks raises AttributeError with a
+    hint."""
 
     __slots__ = ()
 
@@ -146,7 +147,7 @@ PROC_NULL_ENVELOPE: Final = Envelope(PROC_NULL, ANY_TAG, 0)
 
 @total_ordering
 class MPIError(RuntimeError):
-    """mpi4py's MPI.Exception: an invalid call, or a failed transfer. It equals, and is ordered by, its error code.
+    """mpi4py's MPI.Exception: an invalid call, or a failed transfer. Comparisons compare its error code.
 
     envelope: envelope of the message, for a receive that failed after a message arrived; its length counts the bytes that
     are in the buffer. is_caller_error: its traceback ends with the program's line (`testbed.engine.tracebacks`).
@@ -155,7 +156,8 @@ class MPIError(RuntimeError):
     is_caller_error: Final = True
 
     def __init__(self, error_class: int = SUCCESS, message: str = "", envelope: Envelope | None = None) -> None:
-        """error_class: an error class, or an error code of the program's own. message: default: the string of the class."""
+        """error_class: an error class, or an error code of the program's own. message: empty: the string of the class or
+        code."""
         super().__init__(message or Get_error_string(error_class))
         self.error_class = Get_error_class(error_class)
         self.error_code = error_class
@@ -199,7 +201,8 @@ class MPIError(RuntimeError):
 
 
 class ArgumentTypeError(MPIError, TypeError):
-    """An argument that is no buffer. Here and below, the second class is that of the error that mpi4py raises."""
+    """An argument that is not a buffer. The second base class of this class and the following ones is the error that mpi4py
+    raises in the same case."""
 
 
 class ArgumentValueError(MPIError, ValueError):
@@ -213,10 +216,10 @@ class ArgumentBufferError(MPIError, BufferError):
 class ArgumentKeyError(MPIError, KeyError):
     """A type of items for which there is no datatype."""
 
-    __str__ = BaseException.__str__  # KeyError's puts the message in quotation marks
+    __str__ = BaseException.__str__  # KeyError would put the message in quotation marks
 
 
-_program_codes: dict[int, tuple[int, str]] = {}  # the program's own error codes: their class and string
+_program_codes: dict[int, tuple[int, str]] = {}  # class and string of the program's own error classes and codes
 
 
 def Get_error_class(errorcode: int) -> int:
@@ -260,7 +263,9 @@ def Add_error_string(errorcode: int, string: str) -> None:
 def Remove_error_class(errorclass: int) -> None:
     """Remove an error class of the program's own. Raises MPIError (ERR_ARG) for another class, and for one that has a string
     or codes."""
-    is_in_use = any(code != errorclass and known == errorclass for code, (known, _) in _program_codes.items())
+    is_in_use = any(
+        code != errorclass and error_class == errorclass for code, (error_class, _) in _program_codes.items()
+    )
     if is_in_use or _program_codes.get(errorclass) != (errorclass, ""):
         raise MPIError(ERR_ARG, f"error class {errorclass} is not the program's own, or has a string or codes")
     del _program_codes[errorclass]
@@ -269,8 +274,8 @@ def Remove_error_class(errorclass: int) -> None:
 def Remove_error_code(errorcode: int) -> None:
     """Remove an error code of the program's own. Raises MPIError (ERR_ARG) for another code or a class, and for one that
     has a string."""
-    known, string = _program_codes.get(errorcode, (errorcode, ""))
-    if known == errorcode or string:
+    error_class, string = _program_codes.get(errorcode, (errorcode, ""))
+    if error_class == errorcode or string:
         raise MPIError(ERR_ARG, f"error code {errorcode} is not the program's own, or has a string")
     del _program_codes[errorcode]
 
@@ -278,7 +283,7 @@ def Remove_error_code(errorcode: int) -> None:
 def Remove_error_string(errorcode: int) -> None:
     """Remove the string of an error code of the program's own. Raises MPIError (ERR_ARG) for another code, and for one
     without a string."""
-    known, string = _program_codes.get(errorcode, (errorcode, ""))
+    error_class, string = _program_codes.get(errorcode, (errorcode, ""))
     if not string:
         raise MPIError(ERR_ARG, f"error code {errorcode} is not the program's own, or has no string")
-    _program_codes[errorcode] = known, ""
+    _program_codes[errorcode] = error_class, ""

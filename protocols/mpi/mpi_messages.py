@@ -1,4 +1,4 @@
-"""Messages that a matched probe has claimed, and that no other receive can match. MPI 4.1, section 3.8.2."""
+"""Messages that a matched probe has claimed, so that no other receive can match them. MPI 4.1, section 3.8.2."""
 
 # ruff: noqa: N802 -- the names are mpi4py's
 

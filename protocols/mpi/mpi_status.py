@@ -35,16 +35,16 @@ class Status(Handle):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Status) and all(getattr(self, name) == getattr(other, name) for name in _FIELDS)
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _status, tuple(getattr(self, name) for name in _FIELDS)
+        return _restore_status, tuple(getattr(self, name) for name in _FIELDS)
 
     def __repr__(self) -> str:
         return f"<Status: source {self.source}, tag {self.tag}, {self.count} bytes, error {self.error}>"
 
     def fill(self, envelope: Envelope | None, error: int = SUCCESS) -> None:
-        """Record a transfer's outcome; called by the library. envelope: None for a send, and for no transfer."""
+        """Record a transfer's outcome; called by the library. envelope: None for a send, or if there is no transfer."""
         self.source, self.tag, self.count = envelope or (ANY_SOURCE, ANY_TAG, 0)
         self.error = error
         self.cancelled = envelope is CANCELLED
@@ -70,8 +70,7 @@ class Status(Handle):
         return items if not remainder else UNDEFINED
 
     def Get_elements(self, datatype: Datatype) -> int:
-        """Return the number of basic items received; UNDEFINED for a derived datatype, which does not record its basic
-        one."""
+        """Return the number of basic items received; UNDEFINED for a derived datatype, whose basic items are not counted."""
         check_type(datatype, Datatype)
         return self.Get_count(datatype) if datatype.typecode or not datatype else UNDEFINED
 
@@ -88,7 +87,7 @@ class Status(Handle):
         self.error = error
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
-        """Set the count of bytes to that of `count` items."""
+        """Set the number of bytes received to that of `count` items."""
         check_type(datatype, Datatype)
         if not datatype:
             raise MPIError(ERR_TYPE, "DATATYPE_NULL has no items")
@@ -98,7 +97,7 @@ class Status(Handle):
         self.cancelled = flag
 
 
-def _status(*fields: Any) -> Status:
+def _restore_status(*fields: Any) -> Status:
     """Make a status from the values of _FIELDS; unpickling calls it."""
     status = Status()
     for name, value in zip(_FIELDS, fields, strict=True):

@@ -22,7 +22,7 @@ class NonblockingCalls(ObjectCalls):
 
     __slots__ = ()
 
-    # Non-blocking calls: each begins the blocking call and returns a request. Buffers must not change before it is complete.
+    # Each call begins the blocking call and returns its request. Buffers must not be used before the request is complete.
 
     async def Ibarrier(self) -> Request:
         return self._begin(self.Barrier())
@@ -81,14 +81,14 @@ class NonblockingCalls(ObjectCalls):
 
     def _begin(self, coroutine: Coroutine[Any, None, None]) -> Request:
         """Begin a collective call, and return its request. Raises MPIError: ERR_COMM for COMM_NULL, and as the blocking call
-        does for invalid arguments. A failed rank is reported where the request is waited for, as other errors are."""
+        does for invalid arguments. Other errors, failed ranks among them, are raised where the request is waited for."""
         if not self.size:
             coroutine.close()
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         calls = self._calls
         completion = begin_collective(coroutine)
         if completion.done and self._calls == calls and not self._device.rank_failures.reasons:
-            completion.result()  # raises the error of a call that was rejected: it is not counted
+            completion.result()  # raises the error of a rejected call, which was not counted
         return self._make_request(completion)
 
 

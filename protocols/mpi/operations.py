@@ -25,14 +25,14 @@ BufferFunction = Callable[[memoryview, memoryview, Datatype], object]
 
 
 class Op(Handle):
-    """An associative operation. `op(x, y)` combines two objects. name: MPI's. commutes: whether it is commutative."""
+    """An associative operation. ``op(x, y)`` combines two objects. name: MPI's. commutes: whether it is commutative."""
 
     __slots__ = ("__weakref__", "_buffer_function", "_object_function", "commutes", "is_predefined", "name")
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable: `Free` makes it OP_NULL
 
     def __init__(self, op: Op | None = None) -> None:
-        """op: another handle of the same operation; without one it is OP_NULL."""
+        """op: an operation, of which this becomes another handle; None: OP_NULL."""
         if op is not None and not isinstance(op, Op):
             raise TypeError(f"an Op is expected, not {type(op).__name__}")
         self.name: str = op.name if op is not None else "MPI_OP_NULL"
@@ -58,8 +58,9 @@ class Op(Handle):
 
     @classmethod
     def Create(cls, function: Callable[..., Any], commute: bool = False) -> Op:
-        """Make an operation from ``function(inbuf, inoutbuf, datatype)``, which combines into the second buffer. For
-        objects its datatype is None, and it returns the combined object. The first operand is that of the lower ranks."""
+        """Make an operation from ``function(inbuf, inoutbuf, datatype)``, which writes the result to the second buffer. For
+        objects the function is called with datatype None, and returns the combined object. The first operand is that of the
+        lower ranks. commute: whether the operation is commutative."""
 
         def object_function(left: Any, right: Any) -> Any:
             return function(left, right, None)
@@ -166,7 +167,8 @@ def _ufunc_function(name: str, ufunc: str) -> BufferFunction:
 
 
 def _location_function(name: str, comparison: str) -> BufferFunction:
-    """Return the function of MAXLOC or MINLOC. comparison: name of the NumPy comparison that the chosen value passes."""
+    """Return the function of MAXLOC or MINLOC. comparison: NumPy's name of the comparison by which a value is chosen: the
+    chosen value compared with the other one gives True."""
 
     def apply(left: memoryview, right: memoryview, datatype: Datatype) -> None:
         if datatype.typecode not in PAIRS:

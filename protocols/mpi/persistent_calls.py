@@ -1,7 +1,7 @@
 """Persistent collective calls, with mpi4py's names, as coroutines. MPI 4.1, section 6.13.
 
-Ranks initialize them in the same order, as other collective calls, but may start them in any order, which may differ among
-ranks. So each has a context of its own, which it keeps until its request is freed.
+Ranks initialize persistent calls in the same order, as other collective calls, but may start them in any order, which may
+differ among ranks. So each persistent call has a context of its own until its request is freed.
 """
 
 # ruff: noqa: N802, ARG002 -- the names and arguments are mpi4py's
@@ -44,9 +44,9 @@ class CollectivePrequest(Prequest):
 
 
 class PersistentCalls(NonblockingCalls):
-    """Persistent collective calls of a communicator. All ranks call an ``..._init`` together; it raises MPIError (ERR_OTHER)
-    if no context is free, and ERR_ROOT. Buffers are read and written from `Prequest.Start` until a wait; other errors of
-    the call are raised there. info: ignored."""
+    """Persistent collective calls of a communicator. All ranks make an ``..._init`` call together. It raises MPIError:
+    ERR_OTHER if no context is free, ERR_ROOT for an invalid root. Buffers are read and written from `Prequest.Start` until
+    a wait has completed the request; other errors of the call are raised by that wait. info: ignored."""
 
     __slots__ = ()
 
@@ -136,7 +136,8 @@ class PersistentCalls(NonblockingCalls):
     async def _make_persistent(
         self, call: Callable[[Self], Coroutine[Any, None, None]], root: int = 0
     ) -> CollectivePrequest:
-        """Make the request of a call, which is made in a copy of the communicator with a context of its own."""
+        """Make the request of a persistent call. Each start of the request calls `call` with a copy of the communicator that
+        has a context of its own."""
         self._check_collective("a persistent call", root)
         context, in_use = await self._agree_on_context(), self._device.contexts_in_use
         comm = copy(self)
@@ -156,8 +157,8 @@ class PersistentCalls(NonblockingCalls):
         return sum(1 << number for number in self._device.contexts_in_use)
 
     def _lowest_free_context(self, masks: Sequence[int]) -> int:
-        """Return the lowest context that is free at all ranks. masks: contexts in use of each rank. Raises MPIError
-        (ERR_OTHER) if there is none."""
+        """Return the lowest context that is free at all ranks. masks: bit mask of the contexts in use at each rank. Raises
+        MPIError (ERR_OTHER) if there is none."""
         free = ~reduce(or_, masks)
         context = (free & -free).bit_length() - 1
         if context >= self._device.contexts // 2:

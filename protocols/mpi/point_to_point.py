@@ -1,7 +1,7 @@
 """mpi4py's point-to-point calls of a communicator, as coroutines.
 
-They need no event loop: a call awaits only completions, and the driver of the program resumes it. To port a program of
-mpi4py, put `await` before each call that could wait or transfer data.
+The coroutines need no event loop: a call awaits only completions, and the driver of the program resumes it. To port a
+program of mpi4py, put `await` before each call that could wait or transfer data.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -48,12 +48,12 @@ COMM_NULL_ERROR: Final = "the communicator is COMM_NULL, or was freed"
 
 
 class PointToPoint:
-    """Point-to-point calls of a communicator: some or all ranks of a cluster, with messages that no other communicator
-    receives.
+    """Point-to-point calls of a communicator. A communicator consists of some or all ranks of a cluster; its messages are
+    received in no other communicator.
 
-    context: equal at every rank and distinct for each communicator, below half the device's number of contexts: each
-    communicator uses two of these, one for the program's messages and one for the library's. ranks: the device's ranks by
-    the communicator's, including this one; None: all, in order.
+    context: equal at every rank and distinct for each communicator. It must be below half the device's number of contexts,
+    since each communicator uses two of these: one for the program's messages and one for the library's. ranks: the device's
+    ranks by the communicator's, including this one; None: all, in order.
 
     Upper-case calls transfer buffers (`buffers.Message`), lower-case calls pickled objects; a lower-case receive expects
     the message of a lower-case send. Calls raise MPIError with ERR_RANK, ERR_TAG, ERR_BUFFER, ERR_COUNT or ERR_TYPE for
@@ -158,7 +158,8 @@ class PointToPoint:
         recvtag: int = ANY_TAG,
         status: Status | None = None,
     ) -> None:
-        """Send and receive concurrently; peers may be this rank itself. If both fail, the receive's error is raised."""
+        """Send and receive concurrently; dest and source may be this rank itself. If both fail, the receive's error is
+        raised."""
         data = self._send_data(sendbuf, dest, sendtag)
         received = self._make_request(self._receive(recvbuf, source, recvtag), is_receive=True)
         sent = self._send_bytes(data, dest, sendtag)
@@ -203,7 +204,7 @@ class PointToPoint:
         """Begin a Sendrecv_replace."""
         return await self.Isendrecv(bytes(to_contiguous(as_send_data(buf))), dest, sendtag, buf, source, recvtag)
 
-    # Ready sends: their receives have been posted, which the library need not know.
+    # Ready sends. The program guarantees that the receive is posted; the library makes no use of that.
     Rsend = Send
     Irsend = Isend
     Rsend_init = Send_init
@@ -224,8 +225,9 @@ class PointToPoint:
         return Prequest(begin, False, self._device, self._ranks)
 
     def Attach_buffer(self, buf: bytearray | memoryview) -> None:
-        """Attach a buffer for buffered sends, whose size limits the messages in it, with `BSEND_OVERHEAD` for each. All
-        communicators share it. Raises MPIError: ERR_BUFFER if a buffer is attached, ERR_COMM for COMM_NULL."""
+        """Attach a buffer for buffered sends. Its size limits the messages that it holds, each of which occupies at least
+        `BSEND_OVERHEAD` bytes. All communicators share it. Raises MPIError: ERR_BUFFER if a buffer is attached, ERR_COMM for
+        COMM_NULL."""
         if not self.size:
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         if self._device.attached_buffer is not None:
@@ -245,13 +247,14 @@ class PointToPoint:
     # Probes.
 
     async def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Wait until such a receive would match a message; returns True. The status describes the message; for a long
-        object its count is that of the first message (`device.FIRST_SIZE`)."""
+        """Wait until a receive with these arguments would match a message; returns True. The status describes the message;
+        for a long object the count is that of its first message (`device.FIRST_SIZE`)."""
         await self._probe(source, tag, status, wait=True)
         return True
 
     async def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        """Whether such a receive would match a message. If not, the NIC runs, and the call probes once more."""
+        """Whether a receive with these arguments would match a message. If not, other tasks run, and the call probes once
+        more."""
         if await self._probe(source, tag, status) is not None or source == PROC_NULL:
             return True
         await Yield()
@@ -269,7 +272,8 @@ class PointToPoint:
     async def Improbe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> ClaimedMessage | None:
-        """Claim a message as Mprobe does, without waiting; None if there is none after the NIC has run."""
+        """Claim a message as Mprobe does, without waiting. If there is none, other tasks run, and the call probes once more;
+        returns None if there is still none."""
         probe_result = await self._probe(source, tag, status, claim=True)
         if probe_result is None and source != PROC_NULL:
             await Yield()
@@ -385,7 +389,7 @@ class PointToPoint:
         return send_buffer
 
     def _device_rank(self, rank: int) -> int:
-        """Convert a rank to the device's; negative constants stay unchanged."""
+        """Convert a rank of the communicator to the device's; negative constants stay unchanged."""
         return rank if self._ranks is None or rank < 0 else self._ranks[rank]
 
     def _make_request(self, completion: Completion[Envelope], is_receive: bool = False) -> Request:
@@ -417,7 +421,7 @@ class PointToPoint:
         return Prequest(begin, False, self._device, self._ranks)
 
     def _start_persistent(self, peer: int, begin: Callable[[], Completion[Envelope]]) -> Completion[Envelope]:
-        """Start a persistent request."""
+        """Begin the transfer of a persistent request, after the check that other calls make before each transfer."""
         self._check_lost_sends(peer)
         return begin()
 
@@ -476,7 +480,7 @@ class PointToPoint:
 def _complete_both(
     received: Completion[Envelope], sent: Completion[Envelope], both: Completion[Envelope], _: object
 ) -> None:
-    """Complete a Sendrecv whose send and receive are done; if both have failed, with the receive's error."""
+    """Complete a Sendrecv whose send and receive are done. If both have failed, it fails with the receive's error."""
     try:
         envelope = received.result()
         sent.result()

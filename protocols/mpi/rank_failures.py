@@ -24,8 +24,8 @@ class PendingCall(Protocol):
 
 
 class RankFailures:
-    """Failed ranks as one rank knows them. reasons: predicates for errors ("has crashed"), by the device's rank.
-    pending_calls: collective calls in progress."""
+    """The failed ranks that have been reported to one rank. reasons: predicates for error messages ("has crashed"), by the
+    device's rank. pending_calls: this rank's collective calls in progress."""
 
     __slots__ = ("pending_calls", "reasons")
 
@@ -33,17 +33,17 @@ class RankFailures:
         self.reasons: Final[dict[int, str]] = {}
         self.pending_calls: Final[dict[PendingCall, None]] = {}  # an ordered set, so that simulations are reproducible
 
-    def error(self, call: str, size: int, peer: Callable[[int], int]) -> MPIError | None:
+    def error(self, call: str, size: int, device_rank: Callable[[int], int]) -> MPIError | None:
         """Return the error of a collective call in a communicator with a failed rank; None if no rank has failed. size: of
-        the communicator. peer: converts a rank of the communicator to the device's."""
+        the communicator. device_rank: converts a rank of the communicator to the device's."""
         for rank in range(size):
-            reason = self.reasons.get(peer(rank))
+            reason = self.reasons.get(device_rank(rank))
             if reason is not None:
                 return MPIError(ERR_PROC_FAILED, f"{call}: rank {rank} {reason}")
         return None
 
     def report(self, rank: int, reason: str = "has crashed") -> None:
-        """Report the failure of a rank's program. reason: a predicate for errors."""
+        """Record that a rank's program has failed, and wake the collective calls. reason: a predicate for error messages."""
         self.reasons[rank] = reason
         self.wake()
 

@@ -1,4 +1,4 @@
-"""Requests: transfers in progress.
+"""Requests: handles of transfers in progress.
 
 As in MPI, a request becomes inactive when a wait or a successful test has completed it; further calls return at once,
 with an empty result. A persistent request can then be started again.
@@ -19,7 +19,7 @@ from protocols.mpi.mpi_status import Status
 
 
 class Request:
-    """One transfer. As in mpi4py, lower-case calls return the object of the transfer (None for a send). Every call is
+    """Request of one transfer. As in mpi4py, lower-case calls return the received object (None for a send). Every call is
     awaited; ``await request`` is ``await request.wait()``.
 
     The call that completes a failed request raises MPIError, and fills the status nevertheless.
@@ -188,7 +188,7 @@ class Request:
 
     @classmethod
     async def Get_status_all(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> bool:
-        """Testall without deactivating the requests, and without raising their errors, which the statuses have."""
+        """Testall without deactivating the requests, and without raising their errors, which are in the statuses."""
         if not _are_complete(requests):
             await Yield()
         if not _are_complete(requests):
@@ -259,7 +259,7 @@ class Request:
             return None
         self.active = False
         if isinstance(self._completion, SendCompletion):
-            self._completion.request_reported()
+            self._completion.mark_reported()
         envelope = self._completion.result()
         if self._incoming is None or envelope is CANCELLED:
             return None
@@ -380,7 +380,7 @@ def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) ->
     failures: list[MPIError] = []
     for index, request in enumerate(requests):
         try:
-            # As in mpi4py, a tuple that is too short is filled as far as it goes.
+            # As in mpi4py, a tuple with too few statuses gets the results of the first requests only.
             has_status = statuses is not None and index < len(statuses)
             objects.append(request._take_result(statuses[index] if statuses is not None and has_status else None))
         except MPIError as error:
@@ -392,13 +392,13 @@ def _take_all(requests: Sequence[Request], statuses: Sequence[Status] | None) ->
 
 
 def _fill_statuses(requests: Sequence[Request], statuses: Sequence[Status] | None) -> None:
-    """Fill the statuses of complete requests, as far as they go."""
+    """Fill the statuses of complete requests; of the first ones only, if a tuple has too few statuses."""
     _extend(statuses, len(requests))
     for request, status in zip(requests, statuses or (), strict=False):
         request._fill_status(status)
 
 
 def _extend(statuses: Sequence[Status] | None, count: int) -> None:
-    """Extend a list of statuses as needed, as mpi4py does."""
+    """Extend a list of statuses to `count` elements, as mpi4py does; a tuple stays unchanged."""
     if isinstance(statuses, list):
         statuses += [Status() for _ in range(count - len(statuses))]

@@ -1,9 +1,9 @@
 """A buffer for sends that complete before their messages have been received.
 
-MPI 4.1, section 3.4: the library decides whether a standard send is buffered. On EMP, which acknowledges reception, an
-unbuffered send returns together with the peer's answer. If the sender posts the receive for that answer only then, the
-answer is dropped, and the receiver waits for its retransmission after a time-out. So sends of blocking programs, as
-mpi4py's are, are buffered.
+MPI 4.1, section 3.4: the library decides whether a standard send is buffered. On EMP an unbuffered send returns when the
+peer has received the message, and about when the peer's answer arrives. If the program posts the receive for that answer
+only then, the answer may be dropped, and is retransmitted after a timeout. So the sends of blocking programs, such as those
+written for mpi4py, are buffered.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from protocols.mpi.device import FailureRecipient, SendCompletion
 from protocols.mpi.mpi_errors import MPIError
 
 DEFAULT_SIZE: Final = 1 << 20
-"""Bytes, about as many as the kernel buffers of a TCP connection."""
+"""Bytes: about as many as the kernel buffers for a TCP connection."""
 
 
 class SendBuffer:
-    """One rank's buffer. A message that does not fit is not buffered: its sender waits. Later calls report failures of
-    buffered sends (see `device`)."""
+    """One rank's buffer. It only counts bytes: the caller makes the copies. A message that does not fit is not buffered: its
+    sender waits. Later calls report failures of buffered sends (see `device`)."""
 
     __slots__ = ("_free", "_pending", "memory")
 

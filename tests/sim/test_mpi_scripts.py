@@ -110,7 +110,8 @@ def test_an_object_that_is_none_names_the_ranks_whose_collective_calls_differ(tm
         testbed.run(STAR, script, protocol=protocol, mode="sim")
     frames, message = str(raised.value).split("protocols.mpi.mpi_errors.MPIError: ")
     assert message == (
-        "bcast: rank 1 expects an object from rank 0, which has sent 0 bytes that are none: their calls do not agree"
+        "bcast: rank 1 expects an object from rank 0, which has sent 0 bytes that are not an object: "
+        "the calls of these ranks do not agree"
     )
     assert frames.count("File ") == 1
     assert 'script.py", line 3' in frames

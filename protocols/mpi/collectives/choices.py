@@ -1,5 +1,5 @@
-"""Choice of the algorithm of a collective call by message size and number of ranks, as in MPICH (Thakur, Rabenseifner,
-Gropp, 2005; the thresholds are the defaults of MPICH's parameters), unless the program names an algorithm.
+"""Choice of a collective call's algorithm by message size and number of ranks, as in MPICH (Thakur, Rabenseifner, Gropp,
+2005; the thresholds are the defaults of MPICH's parameters), unless the program names an algorithm.
 
 All ranks must make the same choice, so it depends only on arguments that MPI requires to be equal at all ranks.
 """
@@ -21,7 +21,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Names of algorithms, by call; those of MPICH's parameters where it has them."""
 
-_SHORT_BCAST: Final = 12_288  # bytes, as all but _FEW_*
+_SHORT_BCAST: Final = 12_288  # bytes, as all thresholds but _FEW_*
 _FEW_BCAST: Final = 8  # ranks
 _SHORT_REDUCE: Final = 2_048
 _SHORT_ALLGATHER: Final = 81_920
@@ -32,18 +32,18 @@ _FEW_ALLTOALL: Final = 8  # ranks
 
 
 class Algorithms(UserDict[str, str]):
-    """Names of the algorithms that a program chooses, by call: ``comm.algorithms["Bcast"] = "scatter_allgather"``. Raises
-    MPIError (ERR_ARG) for an unknown name."""
+    """Names of the algorithms that a program has chosen, by call: ``comm.algorithms["Bcast"] = "scatter_allgather"``. An
+    assignment raises MPIError (ERR_ARG) for an unknown call or name."""
 
     def __setitem__(self, call: str, name: str) -> None:
         if name not in NAMES.get(call, ()):
-            known = "; ".join(f"{call}: {', '.join(names)}" for call, names in NAMES.items())
-            raise MPIError(ERR_ARG, f"{call} has no algorithm {name!r}. Known are {known}")
+            valid = "; ".join(f"{call}: {', '.join(names)}" for call, names in NAMES.items())
+            raise MPIError(ERR_ARG, f"{call} has no algorithm {name!r}. Algorithms by call: {valid}")
         super().__setitem__(call, name)
 
 
 def bcast(size: int, length: int) -> str:
-    """Choose the algorithm of Bcast. size: ranks, in all of these functions. length: bytes of the message."""
+    """Choose the algorithm of Bcast. size: number of ranks, in all of these functions. length: bytes of the message."""
     return "binomial" if length < _SHORT_BCAST or size < _FEW_BCAST else "scatter_allgather"
 
 
@@ -62,15 +62,15 @@ def alltoall(size: int, length: int) -> str:
 
 
 def reduce(size: int, length: int, commutes: bool, items: int) -> str:
-    """Choose the algorithm of Reduce. length, items: length and items of the message."""
+    """Choose the algorithm of Reduce. length: bytes of the message. items: number of its items."""
     return "binomial" if _is_undivided(size, length, commutes, items) else "reduce_scatter_gather"
 
 
 def allreduce(size: int, length: int, commutes: bool, items: int) -> str:
-    """Choose the algorithm of Allreduce. length, items: length and items of the message."""
+    """Choose the algorithm of Allreduce. length: bytes of the message. items: number of its items."""
     return "doubling" if _is_undivided(size, length, commutes, items) else "reduce_scatter_allgather"
 
 
 def _is_undivided(size: int, length: int, commutes: bool, items: int) -> bool:
-    """Whether each rank reduces whole messages, instead of one part of them."""
+    """Whether each rank reduces whole messages, instead of one part of each."""
     return length <= _SHORT_REDUCE or not commutes or items < 1 << (size.bit_length() - 1)

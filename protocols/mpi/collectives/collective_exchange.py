@@ -16,11 +16,12 @@ from protocols.mpi.mpi_errors import ERR_TRUNCATE, Envelope, MPIError
 
 
 class Exchange:
-    """One collective call at one rank. call: its name, for errors. rank, size: rank and size of the communicator.
+    """One collective call at one rank. call: its name, for errors. rank: this rank in the communicator. size: the
+    communicator's number of ranks.
 
     Awaited transfers raise the MPIError with which they fail. They raise ERR_PROC_FAILED as soon as a rank of the
-    communicator has failed (`rank_failures`), or a completed send turns out to be lost (`LostSends`): other ranks may wait
-    for its message, and this rank for them. Then all receives of the call are cancelled.
+    communicator has failed (`rank_failures`), or the message of a completed send turns out to be lost (`LostSends`): other
+    ranks may wait for that message, and this rank for them. Then all receives of the call are cancelled.
     """
 
     __slots__ = ("_context", "_device", "_device_rank", "_mailbox", "_pending", "_tag", "_wait", "call", "rank", "size")
@@ -43,14 +44,14 @@ class Exchange:
 
     @property
     def max_transfers(self) -> int:
-        """Number of sends and as many receives that a rank should have in progress at once: the mailbox of a peer has a slot
-        for each of their offers and grants."""
+        """Maximum sends, and maximum receives, that a rank should have in progress at once. With a mailbox, this leaves a
+        peer's slot for each of their offers and grants."""
         return self.size if self._mailbox is None else max(1, self._device.mailbox_slots // 2)
 
     # Bytes.
 
     def begin_send(self, destination: int, data: memoryview) -> SendCompletion:
-        """Begin a send, which `wait_for` awaits; the data must not change until it is complete."""
+        """Begin a send, which `wait_for` awaits; the data must not change until the send is complete."""
         transport = self._device if self._mailbox is None else self._mailbox
         return transport.send(self._device_rank(destination), self._context, self._tag, data)
 
@@ -121,8 +122,8 @@ class Exchange:
     def _size_mismatch(self, source: int, expected: int, received: str) -> MPIError:
         return MPIError(
             ERR_TRUNCATE,
-            f"{self.call}: rank {self.rank} expects {expected} bytes from rank {source}, which has sent {received}: their "
-            "arguments do not agree",
+            f"{self.call}: rank {self.rank} expects {expected} bytes from rank {source}, which has sent {received}: the "
+            "arguments of these ranks do not agree",
         )
 
     # Objects.
@@ -152,15 +153,15 @@ class Exchange:
         return self.load(source, incoming)
 
     def load(self, source: int, incoming: ObjectReceive | MailboxReceive) -> Any:
-        """Unpickle a received object, and raise the exceptions of unpickling. Raises MPIError (ERR_TRUNCATE) if the message
-        is no pickle: its sender has made another call."""
+        """Unpickle a received object. Raises the exceptions of unpickling, and MPIError (ERR_TRUNCATE) if the message is not
+        a pickle, since its sender has made another call."""
         try:
             return pickler.loads(incoming.data)
         except (pickle.UnpicklingError, EOFError):
             raise MPIError(
                 ERR_TRUNCATE,
                 f"{self.call}: rank {self.rank} expects an object from rank {source}, which has sent {len(incoming.data)} "
-                "bytes that are none: their calls do not agree",
+                "bytes that are not an object: the calls of these ranks do not agree",
             ) from None
 
     def begin_receive_object(self, source: int) -> ObjectReceive | MailboxReceive:
@@ -204,13 +205,13 @@ def _complete(wait: Completion[None], _: object) -> None:
         wait.complete(None)
 
 
-def power_below(size: int) -> int:
-    """Return the greatest power of two up to `size`, which is 1 or more."""
+def floor_power_of_two(size: int) -> int:
+    """Return the greatest power of two that is at most `size`, which is 1 or more."""
     return 1 << (size.bit_length() - 1)
 
 
 def split_evenly(total: int, count: int, item: int) -> list[tuple[int, int]]:
-    """Divide `total` bytes into `count` parts (begin, end) of whole items: parts are equal, but for shorter or empty last
-    parts. item: bytes."""
+    """Divide `total` bytes into `count` parts of whole items, of equal size except for shorter or empty parts at the end.
+    item: bytes of an item. Returns the bounds (begin, end) of each part."""
     part_size = -(-(total // item) // count) * item
     return [(min(index * part_size, total), min((index + 1) * part_size, total)) for index in range(count)]

@@ -1,7 +1,7 @@
 """Exchange with a rank's neighbours in a topology. MPI 4.1, section 8.6.
 
-All receives and sends are posted at once. An edge to PROC_NULL transfers nothing. Several edges may join two ranks: their
-messages match in the order in which they are posted.
+All receives and sends are posted at once. An edge to PROC_NULL transfers nothing. Several edges may join two ranks; the
+messages along them match in the order in which they are posted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from protocols.mpi.constants import PROC_NULL
 
 
 class Neighbourhood(NamedTuple):
-    """Edges of one rank. sources, destinations: ranks of its incoming and outgoing edges. send_order: indices of
-    `destinations` in the order in which messages are sent, so that those to one rank match its receives, which are posted in
-    the order of its sources."""
+    """Edges of one rank. sources, destinations: the ranks at the other ends of its incoming and outgoing edges. send_order:
+    indices of `destinations` in the order in which messages are sent, so that the messages to one rank match its receives,
+    which are posted in the order of its sources."""
 
     sources: Sequence[int]
     destinations: Sequence[int]
@@ -26,7 +26,7 @@ class Neighbourhood(NamedTuple):
 async def exchange_blocks(
     exchange: Exchange, neighbourhood: Neighbourhood, data: Sequence[memoryview], out: Sequence[memoryview]
 ) -> None:
-    """Exchange bytes. data: a block for each outgoing edge. out: memory of the right size for each incoming one."""
+    """Exchange bytes. data: a block for each outgoing edge. out: memory for each incoming block, of its exact size."""
     receives = [
         (source, buffer, exchange.begin_receive(source, buffer))
         for source, buffer in zip(neighbourhood.sources, out, strict=True)
@@ -44,7 +44,8 @@ async def exchange_blocks(
 
 
 async def exchange_objects(exchange: Exchange, neighbourhood: Neighbourhood, data: Sequence[object]) -> list[object]:
-    """Exchange objects. data: an object for each outgoing edge. Returns those of the incoming edges; None for PROC_NULL."""
+    """Exchange objects. data: an object for each outgoing edge. Returns the object of each incoming edge; None for an edge
+    from PROC_NULL."""
     receives = [
         exchange.begin_receive_object(source) if source != PROC_NULL else None for source in neighbourhood.sources
     ]

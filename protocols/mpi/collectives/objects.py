@@ -1,4 +1,4 @@
-"""Algorithms of collective calls on pickled objects, whose sizes only their senders know."""
+"""Algorithms of collective calls on pickled objects, whose sizes are known only at their senders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def allgather(exchange: Exchange, obj: T) -> list[T]:
     """Allgather by Bruck's algorithm: log2(n) rounds, each of which doubles the objects that a rank has (Bruck and others,
     "Efficient algorithms for all-to-all communications", 1997, section 4)."""
     rank, size, distance = exchange.rank, exchange.size, 1
-    gathered = [obj]  # of this rank, the rank below, and so on
+    gathered = [obj]  # objects of this rank, the rank below, and so on
     while distance < size:
         gathered += await exchange.sendrecv_objects(
             (rank + distance) % size, gathered[: size - distance], (rank - distance) % size
@@ -85,20 +85,18 @@ async def reduce(exchange: Exchange, obj: Any, op: Callable[[Any, Any], Any], ro
 
 
 async def scan(exchange: Exchange, obj: Any, op: Callable[[Any, Any], Any], inclusive: bool) -> Any:
-    """Scan by recursive doubling. inclusive: include the rank's own object; otherwise rank 0 receives None."""
+    """Scan by recursive doubling. inclusive: include the rank's own object; otherwise rank 0 gets None."""
     rank, size, distance = exchange.rank, exchange.size, 1
-    group, lower_ranks, has_lower_ranks = obj, obj if inclusive else None, inclusive
+    group_result, lower_result, has_lower_result = obj, obj if inclusive else None, inclusive
     while distance < size:
         partner = rank ^ distance
         if partner < size:
-            partner_result = await exchange.sendrecv_objects(partner, group, partner)
+            partner_result = await exchange.sendrecv_objects(partner, group_result, partner)
             if partner < rank:
-                lower_ranks, has_lower_ranks = (
-                    op(partner_result, lower_ranks) if has_lower_ranks else partner_result,
-                    True,
-                )
-                group = op(partner_result, group)
+                lower_result = op(partner_result, lower_result) if has_lower_result else partner_result
+                has_lower_result = True
+                group_result = op(partner_result, group_result)
             else:
-                group = op(group, partner_result)
+                group_result = op(group_result, partner_result)
         distance *= 2
-    return lower_ranks
+    return lower_result

@@ -2,8 +2,8 @@
 
 Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005, sections 4.4 and 4.5;
 Rabenseifner, "Optimization of collective reduction operations", 2004. If the number of ranks is not a power of two, the
-first ranks combine their data in pairs (section 4.5): the odd rank of each pair takes part for both, and sends the result
-to the even rank.
+first ranks combine their data in pairs (section 4.5): the odd rank of each pair takes part for both ranks, and sends the
+result to the even rank.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from protocols.mpi.collectives.collective_exchange import Exchange, power_below, split_evenly
+from protocols.mpi.collectives.collective_exchange import Exchange, floor_power_of_two, split_evenly
 from protocols.mpi.datatypes import Datatype
 from protocols.mpi.operations import Op
 
@@ -30,19 +30,19 @@ class Reduction(NamedTuple):
         return self.op.commutes
 
     def append(self, data: memoryview, received: memoryview) -> None:
-        """Set data to data op received; `received` is overwritten."""
+        """Set `data` to ``data op received``; `received` is overwritten."""
         self.op.combine(data, received, self.datatype)
         data[:] = received
 
     def prepend(self, received: memoryview, data: memoryview) -> None:
-        """Set data to received op data."""
+        """Set `data` to ``received op data``."""
         self.op.combine(received, data, self.datatype)
 
 
 async def _combine_pairs(exchange: Exchange, reduction: Reduction, data: memoryview) -> int:
-    """Combine the data of pairs, so that a power of two of ranks takes part. Returns this rank's number among these ranks;
-    -1: it does not take part."""
-    rank, extra = exchange.rank, exchange.size - power_below(exchange.size)
+    """Combine the data of pairs, so that the number of ranks that take part is a power of two. Returns this rank's number
+    among these ranks; -1 if it does not take part."""
+    rank, extra = exchange.rank, exchange.size - floor_power_of_two(exchange.size)
     if rank >= 2 * extra:
         return rank - extra
     if not rank % 2:
@@ -55,14 +55,14 @@ async def _combine_pairs(exchange: Exchange, reduction: Reduction, data: memoryv
 
 
 def _rank_of(number: int, size: int) -> int:
-    """Convert a number from `_combine_pairs` to the rank."""
-    extra = size - power_below(size)
+    """Convert a number from `_combine_pairs` to a rank of the communicator."""
+    extra = size - floor_power_of_two(size)
     return 2 * number + 1 if number < extra else number + extra
 
 
 async def _distribute_to_pairs(exchange: Exchange, data: memoryview) -> None:
     """Send the result to the ranks that did not take part."""
-    rank, extra = exchange.rank, exchange.size - power_below(exchange.size)
+    rank, extra = exchange.rank, exchange.size - floor_power_of_two(exchange.size)
     if rank < 2 * extra:
         await (exchange.send(rank - 1, data) if rank % 2 else exchange.receive(rank + 1, data))
 
@@ -71,7 +71,7 @@ async def allreduce_doubling(exchange: Exchange, reduction: Reduction, data: mem
     """Allreduce by recursive doubling: log2(n) rounds, in each of which pairs of ranks exchange all of their data."""
     number, distance = await _combine_pairs(exchange, reduction, data), 1
     received = memoryview(bytearray(len(data)))
-    while number >= 0 and distance < power_below(exchange.size):
+    while number >= 0 and distance < floor_power_of_two(exchange.size):
         partner = number ^ distance
         peer = _rank_of(partner, exchange.size)
         await exchange.sendrecv(peer, data, peer, received)
@@ -88,7 +88,7 @@ async def allreduce_rabenseifner(exchange: Exchange, reduction: Reduction, data:
     For operations that commute."""
     number = await _combine_pairs(exchange, reduction, data)
     if number >= 0:
-        power = power_below(exchange.size)
+        power = floor_power_of_two(exchange.size)
         bounds = split_evenly(len(data), power, reduction.datatype.extent)
         await _halve(exchange, reduction, data, number, bounds)
         distance = 1
@@ -108,7 +108,8 @@ async def allreduce_rabenseifner(exchange: Exchange, reduction: Reduction, data:
 async def _halve(
     exchange: Exchange, reduction: Reduction, data: memoryview, number: int, bounds: Sequence[Bounds]
 ) -> None:
-    """Reduce-scatter by recursive halving, for a power of two of ranks: afterwards, part `number` of `data` is reduced."""
+    """Reduce-scatter by recursive halving, for a power of two of ranks. Afterwards, part `number` of `data` has the
+    result."""
     distance = len(bounds) // 2
     while distance:
         partner = number ^ distance
@@ -123,9 +124,9 @@ async def _halve(
 
 
 async def reduce_scatter_halving(exchange: Exchange, reduction: Reduction, data: memoryview) -> list[Bounds]:
-    """Reduce-scatter in place, by recursive halving. Returns each rank's part of the result, which is empty for ranks that
-    did not take part."""
-    number, power = await _combine_pairs(exchange, reduction, data), power_below(exchange.size)
+    """Reduce-scatter in place, by recursive halving. Returns the bounds of each rank's part of the result, which is
+    empty for ranks that did not take part."""
+    number, power = await _combine_pairs(exchange, reduction, data), floor_power_of_two(exchange.size)
     bounds = split_evenly(len(data), power, reduction.datatype.extent)
     if number >= 0:
         await _halve(exchange, reduction, data, number, bounds)
@@ -137,8 +138,8 @@ async def reduce_scatter_halving(exchange: Exchange, reduction: Reduction, data:
 async def reduce_scatter_pairwise(
     exchange: Exchange, reduction: Reduction, data: memoryview, bounds: Sequence[Bounds], out: memoryview
 ) -> None:
-    """Reduce-scatter in n - 1 rounds: each rank sends every other rank the part that the latter reduces. For operations that
-    commute. data: overwritten. bounds: bounds of each rank's part."""
+    """Reduce-scatter in n - 1 rounds: each rank sends every other rank the part that the other rank reduces. For operations
+    that commute. data: overwritten. bounds: of each rank's part. out: memory for this rank's part."""
     rank, size = exchange.rank, exchange.size
     own_part = data[slice(*bounds[rank])]
     received = memoryview(bytearray(len(own_part)))
@@ -150,11 +151,13 @@ async def reduce_scatter_pairwise(
 
 
 async def scan_doubling(exchange: Exchange, reduction: Reduction, data: memoryview, inclusive: bool) -> None:
-    """Scan by recursive doubling, in log2(n) rounds, as in MPICH: `data` becomes the reduction of all lower ranks' data.
-    inclusive: and of the rank's own; otherwise rank 0's data stays unchanged."""
+    """Scan by recursive doubling, in log2(n) rounds, as in MPICH. `data` becomes the reduction of the data of all lower
+    ranks and, if inclusive, of this rank. If not inclusive, the data of rank 0 stays unchanged."""
     rank, size, distance = exchange.rank, exchange.size, 1
-    group_result = memoryview(bytearray(data))  # of all ranks with which it has exchanged data
-    lower_result = memoryview(bytearray(data)) if inclusive else None  # of the lower ranks among these
+    group_result = memoryview(bytearray(data))  # of this rank and all ranks with which it has exchanged data
+    lower_result = (
+        memoryview(bytearray(data)) if inclusive else None
+    )  # of the lower ranks among these, and of this rank
     received = memoryview(bytearray(len(data)))
     while distance < size:
         partner = rank ^ distance

@@ -1,4 +1,4 @@
-"""Algorithms of rooted collective calls, broadcast, gather, scatter and reduce; and of the barrier.
+"""Algorithms of the rooted collective calls (broadcast, gather, scatter and reduce) and of the barrier.
 
 Ranks are relative to the root, which has relative rank 0. In a binomial tree the parent of a rank is the rank without
 its lowest set bit; the subtree of a rank consists of the ranks from it up to the next multiple of that bit. A tree takes
@@ -26,7 +26,7 @@ async def barrier(exchange: Exchange) -> None:
 
 
 def children(relative: int, size: int) -> list[tuple[int, int]]:
-    """Return the children of a rank in the binomial tree, that with the greatest subtree first, as (relative rank, end of
+    """Return the children of a rank in the binomial tree, the one with the largest subtree first, as (relative rank, end of
     its subtree)."""
     bit = relative & -relative if relative else 1 << (size - 1).bit_length()
     ranks = []
@@ -63,7 +63,7 @@ async def broadcast_scatter_allgather(exchange: Exchange, data: memoryview, root
 
 
 async def gather_binomial(exchange: Exchange, block: memoryview, root: int, out: memoryview | None) -> None:
-    """Gather blocks of equal size at the root, into `out`, by rank."""
+    """Gather blocks of equal size at the root, into `out`, by rank. out: None at other ranks."""
     size, relative, block_size = exchange.size, (exchange.rank - root) % exchange.size, len(block)
     subtrees = children(relative, size)
     subtree_size = (subtrees[0][1] if subtrees else relative + 1) - relative
@@ -77,9 +77,9 @@ async def gather_binomial(exchange: Exchange, block: memoryview, root: int, out:
     if relative:
         await exchange.send((root + (relative & relative - 1)) % size, subtree_data)
     elif out is not None:
-        first = (size - root) * block_size  # bytes of the root and the ranks above
-        out[root * block_size :] = subtree_data[:first]
-        out[: root * block_size] = subtree_data[first:]
+        begin_of_rank_0 = (size - root) * block_size  # after the blocks of the root and the ranks above it
+        out[root * block_size :] = subtree_data[:begin_of_rank_0]
+        out[: root * block_size] = subtree_data[begin_of_rank_0:]
 
 
 async def scatter_binomial(exchange: Exchange, data: memoryview | None, root: int, block: memoryview) -> None:
@@ -142,7 +142,7 @@ async def reduce_scatter_gather(exchange: Exchange, reduction: Reduction, data: 
     commute."""
     bounds = await reduce_scatter_halving(exchange, reduction, data)
     if exchange.rank == root:
-        others = [rank for rank in range(exchange.size) if rank != root and bounds[rank][0] < bounds[rank][1]]
-        await exchange.receive_all({rank: data[slice(*bounds[rank])] for rank in others})
+        sources = [rank for rank in range(exchange.size) if rank != root and bounds[rank][0] < bounds[rank][1]]
+        await exchange.receive_all({rank: data[slice(*bounds[rank])] for rank in sources})
     elif bounds[exchange.rank][0] < bounds[exchange.rank][1]:
         await exchange.send(root, data[slice(*bounds[exchange.rank])])

@@ -2,6 +2,9 @@
 
 Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005, sections 4.1 and 4.3;
 Bruck and others, "Efficient algorithms for all-to-all communications in multiport message-passing systems", 1997.
+
+Arguments named `blocks` have one block for each rank, in rank order; before an allgather only the rank's own block has
+data.
 """
 
 from __future__ import annotations
@@ -14,16 +17,13 @@ from protocols.core.completion import Completion
 from protocols.mpi.collectives.collective_exchange import Exchange
 from protocols.mpi.mpi_errors import Envelope
 
-# blocks: one for each rank, in rank order; the input of an allgather is the rank's own block.
-
-
-_MAX_SPREAD: Final = 32
-"""Maximum sends, and receives, that `alltoall_scattered` has in progress at once, as MPICH by default
+_MAX_CONCURRENT: Final = 32
+"""Maximum sends, and maximum receives, that `alltoall_scattered` has in progress at once: MPICH's default
 (MPIR_CVAR_ALLTOALL_THROTTLE)."""
-_MAX_SPREAD_BYTES: Final = 32_768
-"""Maximum bytes of these sends; one send may have more. A quarter of a link's default queue (128 KiB): the protocols limit
-what is in flight to each peer, but not to all peers, and a queue that overflows costs a time-out. MPICH relies on its
-transport here."""
+_MAX_CONCURRENT_BYTES: Final = 32_768
+"""Maximum bytes of these sends, except that a single send may have more. A quarter of a link's default queue (128 KiB): the
+protocols limit the bytes in flight to each peer, but not to all peers together, and a queue that overflows costs a timeout.
+MPICH relies on its transport here."""
 
 
 async def allgather_ring(exchange: Exchange, blocks: Sequence[memoryview]) -> None:
@@ -92,31 +92,31 @@ async def alltoall_bruck(exchange: Exchange, data: memoryview, out: memoryview) 
 
 
 async def alltoall_scattered(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
-    """Alltoall with several sends and as many receives at once; each rank begins with the next rank. Blocks may have any
-    sizes.
+    """Alltoall with several sends, and as many receives, in progress at once; each rank begins with the next rank.
+    Blocks may have any sizes.
 
-    Ranks may have different numbers of sends at once: of the oldest transfers for which ranks wait, all ranks have begun
-    those with the least offset.
+    The number of concurrent transfers may differ among ranks without a deadlock: each rank waits for its oldest transfer,
+    and of these the one with the least offset has been begun by both of its ranks.
     """
     rank, size = exchange.rank, exchange.size
     out[rank][:] = data[rank]
     longest = max(map(len, data))
-    at_once = max(1, min(_MAX_SPREAD, exchange.max_transfers, _MAX_SPREAD_BYTES // max(longest, 1)))
+    concurrency = max(1, min(_MAX_CONCURRENT, exchange.max_transfers, _MAX_CONCURRENT_BYTES // max(longest, 1)))
     transfers: deque[tuple[int, Completion[Envelope], Completion[Envelope]]] = deque()
-    for offset in range(1, size + at_once):
+    for offset in range(1, size + concurrency):
         if offset < size:
             source, destination = (rank - offset) % size, (rank + offset) % size
             receive = exchange.begin_receive(source, out[source])
             transfers.append((source, receive, exchange.begin_send(destination, data[destination])))
-        if offset >= at_once and transfers:
+        if offset >= concurrency and transfers:
             source, receive, send = transfers.popleft()
             await exchange.end_receive(source, out[source], receive)
             await exchange.wait_for(send)
 
 
 async def alltoall_pairwise(exchange: Exchange, data: Sequence[memoryview], out: Sequence[memoryview]) -> None:
-    """Alltoall in n - 1 rounds, in each of which a rank receives from one rank only, so that its link has one sender. Blocks
-    may have any sizes."""
+    """Alltoall in n - 1 rounds. In each round a rank receives from one rank only, so that the frames of only one sender
+    share its link. Blocks may have any sizes."""
     rank, size = exchange.rank, exchange.size
     out[rank][:] = data[rank]
     is_power_of_two = not size & size - 1

@@ -85,7 +85,7 @@ def test_an_array_in_fortran_order_is_sent_in_memory_order() -> None:
         ([b"1234", (1, 1, 2)], ERR_COUNT, r"expected \(count, displacement\), got \(1, 1, 2\)"),
         ([b"1234", 1, 2, 3], ERR_TYPE, "a typecode, got 3"),
         ([b"1234567", INT], ERR_COUNT, "7 bytes does not hold whole items of 4"),
-        ([b"1234567", 2, INT], ERR_COUNT, "the buffer has 7 bytes"),
+        ([b"1234567", 2, INT], ERR_COUNT, "do not fit the buffer of 7 bytes"),
         ([b"12345678", (1, 1), DOUBLE], ERR_COUNT, "1 items of 8 bytes from item 1 on"),
         ([b"1234", -1], ERR_COUNT, "-1 items"),
         ([b"1234", (1, -1)], ERR_COUNT, "from item -1"),
@@ -110,6 +110,6 @@ def test_a_field_name_with_an_o_is_not_taken_for_an_object_field() -> None:
     "message", [b"abc", memoryview(b"abc"), [b"abc", 3], np.broadcast_to(np.zeros(1), 1)], ids=id_of
 )
 def test_a_receive_into_a_read_only_buffer_is_rejected(message: object) -> None:
-    with pytest.raises(MPIError, match="can be written") as raised:
+    with pytest.raises(MPIError, match="writable buffer") as raised:
         as_receive_buffer(message)
     assert raised.value.Get_error_class() == ERR_BUFFER

@@ -93,7 +93,7 @@ def test_another_number_of_periods_than_of_dimensions_is_a_value_error_too() -> 
     assert isinstance(raised.value, MPIError)
     with pytest.raises(MPIError, match="0 or more"):
         compute_dims(1, -1)
-    with pytest.raises(MPIError, match="no dimensions"):
+    with pytest.raises(MPIError, match="without dimensions"):
         make_grid([], None, 1).shift(0, 0, 1)
 
 
