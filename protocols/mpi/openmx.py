@@ -1,9 +1,9 @@
 """MPI on Open-MX: MX matches messages by 64 bits of match information, which hold MPI's context, source and tag.
 
-The upper 16 bits are the context, the next 16 the source, and the lower 32 the tag; the context selects the endpoint's
+The upper 16 bits are the context, the next 16 the source, and the lower 32 the tag. The context selects the endpoint's
 matching queue (MX's context ids). Each rank has one endpoint. The first message to a rank connects to its endpoint. A send
-is complete when its buffer may be reused, and its message has arrived when it has been acknowledged. When a connection is
-lost, the transfers in progress with that rank fail, and the next message connects again.
+is complete when its buffer may be reused; its message is known to have arrived when it has been acknowledged. When a
+connection is lost, the transfers in progress with that rank fail, and the next message connects again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTEXT_BITS: Final = 64 - _CONTEXT_SHIFT
 
 
 class OpenMxEndpoint:
-    """Adapter of Open-MX's library to MPI. Implements `MatchingEndpoint`."""
+    """Adapter of Open-MX's library to MPI. Implements `CrashAwareEndpoint`."""
 
     def __init__(self, host: Library) -> None:
         self.rank = host.number
@@ -41,10 +41,8 @@ class OpenMxEndpoint:
         self._endpoint.on_lost = self._on_connection_lost
         self._index_of = host.index_of
         self._partners: dict[int, Partner] = {}  # by rank
-        self._receives: dict[
-            Request, tuple[int, ReceiveCompletion]
-        ] = {}  # unmatched ones, with the source that they name
-        self._probes: list[tuple[int, Completion[ProbeResult | None]]] = []
+        self._receives: dict[Request, tuple[int, ReceiveCompletion]] = {}  # those in progress, with their source
+        self._probes: list[tuple[int, Completion[ProbeResult | None]]] = []  # waiting ones, with their source
         if host.is_restarted:  # messages to the former incarnation are lost, which their senders may not detect
             for rank in range(self.size):
                 if rank != self.rank:
@@ -109,6 +107,7 @@ class OpenMxEndpoint:
         request.add_callback(partial(_release, completion, envelope, request))
 
     def _partner(self, rank: int) -> Partner:
+        """Return the library's record of a rank's endpoint, creating it for the first transfer."""
         partner = self._partners.get(rank)
         if partner is None:
             partner = self._partners[rank] = self._endpoint.partner(rank, self._index_of(rank))
@@ -156,7 +155,7 @@ class OpenMxEndpoint:
         self._endpoint.report_crash(self._partner(rank))
 
     def _on_connection_lost(self, partner: Partner, status: Status) -> None:
-        """Fail the receives and probes that name a rank whose connection is lost."""
+        """Fail the receives without a message, and the probes, that name a rank whose connection is lost."""
         error = MPIError(ERR_PROC_FAILED, f"rank {partner.node}: {status.name}")
         for request, (source, completion) in list(self._receives.items()):
             if source == partner.node and self._endpoint.cancel_quietly(request):

@@ -2,10 +2,10 @@
 
 Requests between two nodes are handled in the order in which they were sent, so all traffic to a node is one stream of
 items, each in consecutive cells: a message, an offer of a long message, a grant, or the granted bytes. A message of up to
-EAGER bytes is sent at once. A longer one is offered (rendezvous); when it is matched, its receiver grants it.
+MAX_EAGER bytes is sent at once. A longer one is offered (rendezvous), and sent when the receiver has matched and granted it.
 
-A send completes when its last byte is in the window's buffers, and its message has arrived when all of its requests have
-been answered. When requests are returned, all transfers in progress with that node fail.
+A send completes when its last byte is in the window's buffers; its message has arrived when all of its requests have been
+answered. When requests are returned, all transfers in progress with that node fail.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from protocols.ssam.cells import DATA
 from protocols.ssam.host import Library, Reply, Returned
 from protocols.ssam.sba100 import TrapError
 
-EAGER: Final = 4096
-"""Maximum bytes of a message that is sent at once: a hundred cells, which an unexpected message keeps in memory."""
+MAX_EAGER: Final = 4096
+"""Maximum bytes of a message that is sent at once, in about a hundred cells. The receiver keeps an unexpected one in memory.
+Our choice."""
 
 MESSAGE, MORE, OFFER, GRANT, BYTES, HELLO = range(0x4D50_4900, 0x4D50_4906)
-"""Handlers, at addresses that spell MPI."""
+"""Addresses of the handlers; their upper bytes are the letters MPI in ASCII."""
 
 _MESSAGE: Final = Struct("!HII")  # context, tag, length
 _OFFER: Final = Struct("!IHII")  # number, context, tag, length
@@ -39,7 +40,7 @@ Cell = tuple[int, bytes]
 
 
 class Incoming:
-    """A message whose bytes are arriving. length: length of the message. received: bytes so far."""
+    """A message whose bytes are arriving. length: bytes that the sender sends. received: bytes that have arrived."""
 
     __slots__ = ("arrival", "length", "received")
 
@@ -59,10 +60,10 @@ class Incoming:
 
 
 class Item:
-    """Cells to send to one node. completion: completion of a send, which completes with `envelope` when the last cell is in
-    the window's buffers. next: the next cell; None at the end."""
+    """Cells to send to one node. completion: of the send whose last bytes these are; completes with `envelope` when the last
+    cell is in the window's buffers. next_cell: None at the end."""
 
-    __slots__ = ("cells", "completion", "envelope", "next")
+    __slots__ = ("cells", "completion", "envelope", "next_cell")
 
     def __init__(
         self, cells: Iterator[Cell], completion: SendCompletion | None = None, envelope: Envelope | None = None
@@ -70,22 +71,22 @@ class Item:
         self.cells: Final = cells
         self.completion: Final = completion
         self.envelope: Final = envelope
-        self.next: Cell | None = next(cells)
+        self.next_cell: Cell | None = next(cells)
 
 
 class Pair:
-    """State for one node, in one session. outgoing: queue of items to it. number: number of the next offer to it. offered:
-    long messages to it, by number, until they are granted. sent: completed sends to it, each with the count of answered
-    requests at which its message has arrived. incoming: a partly received message. offers: long messages from it, by number,
-    until they are matched. granted: and then until their bytes arrive. has_crashed: the node has, and messages from it that
-    still arrive are discarded."""
+    """State for one peer, in one session. outgoing: queue of items to it. next_offer: number of the next offer to it.
+    offered: long messages to it, by number, until it grants them. sent: completed sends to it, each with the number of
+    answered requests at which its message has arrived. incoming: a partly received message. offers: long messages from
+    it, by number, until they are matched. granted: matched long messages from it, by number, until their bytes arrive.
+    has_crashed: the peer's program has crashed, and messages that still arrive from it are discarded."""
 
-    __slots__ = ("granted", "has_crashed", "incoming", "number", "offered", "offers", "outgoing", "sent")
+    __slots__ = ("granted", "has_crashed", "incoming", "next_offer", "offered", "offers", "outgoing", "sent")
 
     def __init__(self, send: Callable[[Item], bool]) -> None:
         """send: see `OutgoingQueue`."""
         self.outgoing: OutgoingQueue[Item] = OutgoingQueue(send)
-        self.number = 0
+        self.next_offer = 0
         self.offered: dict[int, tuple[memoryview, SendCompletion, Envelope]] = {}
         self.sent: deque[tuple[int, SendCompletion]] = deque()
         self.incoming: Incoming | None = None
@@ -94,7 +95,7 @@ class Pair:
         self.has_crashed = False
 
     def take_arrivals(self) -> list[Arrival]:
-        """Remove the incomplete messages from the node, and return them."""
+        """Remove and return the incomplete messages from the peer."""
         arrivals = [*self.offers.values(), *(arrival for arrival, _ in self.granted.values())]
         if self.incoming is not None:
             arrivals.insert(0, self.incoming.arrival)
@@ -105,7 +106,7 @@ class Pair:
 
 
 class SsamEndpoint(SoftwareMatchingEndpoint):
-    """Adapter of SSAM's host library to MPI. Implements `MatchingEndpoint`."""
+    """Adapter of SSAM's host library to MPI. Implements `CrashAwareEndpoint`."""
 
     def __init__(self, host: Library) -> None:
         super().__init__()
@@ -123,10 +124,10 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
             host.set_handler(address, handler)
         host.on_cells = host.on_space = self._send_all
         host.on_returned = self._on_returned
-        host.on_renewed = partial(self._end_session, reason="has begun anew")
+        host.on_renewed = partial(self._end_session, reason="has begun a new session")
         host.watch()
-        # Messages to the NIC's former incarnation are lost, which their senders may not detect: announce the session. If
-        # there are more nodes than connections, the connections are left to the program.
+        # Messages to the NIC's former incarnation are lost, which their senders may not detect. So announce the session,
+        # unless there are more peers than connections: then the connections are left to the program.
         if host.is_restarted and self.size - 1 <= host.settings.connections:
             for node in range(self.size):
                 if node != self.rank:
@@ -138,11 +139,11 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
             return True
         envelope = Envelope(destination, tag, len(data))
         pair = self._pair(destination)
-        if len(data) <= EAGER:
+        if len(data) <= MAX_EAGER:
             header = _MESSAGE.pack(context, tag, len(data))
             self._queue_item(destination, Item(_cells(MESSAGE, header, data), completion, envelope))
         else:
-            number, pair.number = pair.number, pair.number + 1 & 0xFFFF_FFFF
+            number, pair.next_offer = pair.next_offer, pair.next_offer + 1 & 0xFFFF_FFFF
             pair.offered[number] = data, completion, envelope
             self._queue_item(destination, Item(iter([(OFFER, _OFFER.pack(number, context, tag, len(data)))])))
         return True
@@ -178,10 +179,10 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
     def _send_item(self, node: int, item: Item) -> bool:
         """Send an item's cells as far as the window permits; return whether all are sent."""
         host = self._host
-        while item.next is not None:
-            if not host.try_request(node, *item.next):
+        while item.next_cell is not None:
+            if not host.try_request(node, *item.next_cell):
                 return False
-            item.next = next(item.cells, None)
+            item.next_cell = next(item.cells, None)
         if item.completion is not None:
             assert item.envelope is not None
             self._pairs[node].sent.append((host.sent(node), item.completion))
@@ -264,8 +265,8 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         self._end_session(returned.node, returned.reason)
 
     def _end_session(self, node: int, reason: str) -> None:
-        """Handle the end of a node's session: which requests it has handled is not known, and a long message may be in
-        progress without a request that could be returned."""
+        """Fail all transfers in progress with a node, since its session has ended. It is not known which requests it has
+        handled, and a long message may be in progress without a request that could be returned."""
         self._fail_transfers(
             node, MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether a message sent has arrived is not known")
         )

@@ -1,14 +1,14 @@
 """MPI on AM-II: active messages between one endpoint of each node, with matching by the library.
 
-There are three message protocols. The bytes of a short message are words of a request. Up to the size that medium messages
-carry within one peer's credits, a message is eager: it is sent at once, in fragments. A longer message is offered
-(rendezvous); when it is matched, the receiver grants the sender slots of its staging region, and the sender fills them by
-bulk messages, each slot again when its contents have been copied out.
+There are three message protocols. The bytes of a short message are words of a request. A message of up to the size that
+medium messages carry within one peer's credits is eager: it is sent at once, in fragments. A longer message is offered
+(rendezvous). When it is matched, the receiver grants the sender slots of its staging region. The sender fills them by bulk
+messages, and fills a slot again when its contents have been copied out.
 
-A send completes when AM-II has copied its last byte, a synchronous send when its message is matched. The message has
-arrived when all of its requests have been answered: then the receiver's library has it. Before a node first sends to
-another, it asks for its identity. A returned request, or a peer with a new identity, ends the session (`pairs`): transfers
-in progress fail, and the next message begins a new session.
+A send completes when AM-II has copied the last byte, a synchronous send when the message is matched. A message has arrived
+when all of its requests have been answered, since a handler of the receiver's library has then taken each of them. Before a
+node first sends to a peer, it asks for the peer's session (`pairs`). A returned request, or a new session of the peer, ends
+the present session: transfers in progress fail, and the next message begins a new one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from protocols.am2.host.token import Token
 from protocols.core.completion import Completion, drive
 from protocols.mpi.am2 import pairs
 from protocols.mpi.am2.pairs import MASK, Chunk, ControlRequest, Fragment, Head, Incoming, Pair, SendQueues, Session
-from protocols.mpi.am2.staging_area import Staging
+from protocols.mpi.am2.staging_area import StagingRegion
 from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, Envelope, MPIError
 
 _PACK: Final = tuple(struct.Struct(f"!{count}I").pack for count in range(10))
 _MAX_REFUSALS: Final = 10_000
-"""Maximum round trips in which a node answers that its endpoint does not exist yet. (Not AM-II's.)"""
+"""Maximum round trips in which a node answers that its endpoint does not exist yet. Our choice."""
 _ABSENT_ENDPOINT: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
-_OFFERED: Final = -1
+_OFFERED: Final = -1  # `Fragment.offset` of an offer
 _REASONS: Final = {
     Status.UNREACHABLE: "has acknowledged nothing within the time limit, or has restarted",
     Status.BAD_ENDPOINT: "has no endpoint for MPI",
@@ -43,10 +43,10 @@ _REASONS: Final = {
 
 
 class Am2Endpoint(SoftwareMatchingEndpoint):
-    """Adapter of AM-II's host library to MPI. Implements `MatchingEndpoint`."""
+    """Adapter of AM-II's host library to MPI. Implements `CrashAwareEndpoint`."""
 
     def __init__(self, host: ActiveMessages) -> None:
-        """host: the node's library. Raises ValueError if the node has endpoints already."""
+        """host: the node's library. Raises ValueError if it has endpoints already."""
         super().__init__()
         self.rank = host.rank
         self.size = host.ranks
@@ -63,7 +63,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             )
         self._send_queues = SendQueues(host, endpoint)
         self._pairs: dict[int, Pair] = {}
-        self._staging = Staging()
+        self._staging = StagingRegion()
         self._waiting: deque[tuple[Pair, int, Incoming]] = deque()  # matched messages that wait for slots
         for handler, function in (
             (pairs.HELLO, self._on_hello), (pairs.SHORT, self._on_short), (pairs.EAGER, self._on_eager),
@@ -87,7 +87,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         return True
 
     async def _serve(self) -> None:
-        """Handle incoming requests and replies, and continue the transfers that wait for them."""
+        """Handle incoming requests and replies, and continue the transfers that wait for them; never returns."""
         bundle, endpoint, host, advance = self._bundle, self._endpoint, self._host, self._send_queues.advance
         while True:
             change: Completion[None] = Completion("a message for MPI")
@@ -130,7 +130,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             self._receive_fragment(pair, number, Fragment(context, tag, length, _OFFERED, b""))
 
     def _on_grant(self, token: Token, *words: int) -> None:
-        """Handle a grant: our offered message has been matched."""
+        """Handle a grant: a message that this node has offered has been matched."""
         a, b, c, d, number, granted, *slots = words
         pair = self._check_sender(token, (a, b, c, d))
         message = None if pair is None else pair.sending.get(number)
@@ -180,10 +180,10 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         self._on_reply(pair, head)
 
     def _on_meet(self, token: Token, *words: int) -> None:
-        """Handle the peer's identity, and the number of the message that it has rejected, if any."""
+        """Handle the peer's session, and the number of the message that it has rejected, if any."""
         a, b, c, d, incarnation, epoch, returned_replies, *rejected = words
         pair = self._pairs[self._host.rank_of(token.source)]
-        if (a, b) == pair.own_session:  # first end the session: this reply does not mean that the message has arrived
+        if (a, b) == pair.own_session:  # before the reply is counted: it does not mean that the message has arrived
             self._on_identity(pair, (incarnation, epoch), returned_replies, rejected)
         self._on_reply(pair, (a, b, c, d))
 
@@ -217,8 +217,8 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
     # Sessions.
 
     def _announce(self) -> None:
-        """Announce our session to all peers: messages that they sent to the former process or NIC are lost, which they may
-        not detect."""
+        """Announce this node's session to all peers: messages that they sent to the former process or NIC are lost, which
+        they may not detect."""
         for peer in range(self.size):
             if peer != self.rank:
                 pair = self._pair(peer)
@@ -232,8 +232,9 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         return pair
 
     def _check_sender(self, token: Token, head: Head, *number: int, silent: bool = False) -> Pair | None:
-        """Return the sender of a request whose head names the current sessions. For another head, reply with our
-        identity and the number of the message, and return None. silent: do not reply to a valid request."""
+        """Return the sender of a request whose head names the current sessions. For another head, reply with this node's
+        session and the number of the message, and return None. number: of the request's message, if it has one. silent: do
+        not reply to a valid request."""
         peer = self._host.rank_of(token.source)
         pair = self._pairs.get(peer) or self._pair(peer)
         if head != pair.incoming and not (self._on_identity(pair, head[:2]) and head == pair.incoming):
@@ -246,8 +247,9 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
     def _on_identity(
         self, pair: Pair, peer_session: Session, returned_replies: int = 0, rejected: Sequence[int] = ()
     ) -> bool:
-        """Handle a peer's identity. returned_replies: number of its replies that were returned to it. rejected: the
-        number of a message that it has rejected. Returns False if the session is older than the known one."""
+        """Handle a session that a peer has announced. returned_replies: number of its replies that were returned to it.
+        rejected: the number of a message that it has rejected, if any. Returns False if the session is older than the known
+        one."""
         if peer_session != pair.peer_session:
             if not pair.is_newer(peer_session):
                 return False
@@ -268,7 +270,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
 
     def _end_session(self, pair: Pair, reason: str, doubtful: Sequence[int], renew: bool = True) -> None:
         """End a session: fail all transfers in progress. doubtful: numbers of messages that are known to have unanswered
-        requests. renew: begin a new session, and announce it to the peer."""
+        requests. renew: begin a new session of this node, and announce it to the peer."""
         if pair.released:
             doubtful = [*doubtful, *self._unanswered_messages(pair)]
         ended = pair.end(renew, doubtful)
@@ -310,8 +312,8 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             self._send_notices(pair)
 
     def _send_notices(self, pair: Pair) -> None:
-        """Send the control requests that are due: the number of returned replies, if it has changed, and CLEAR, if the peer
-        waits for it and nothing of a former session is in flight any more."""
+        """Send the control requests that are due: HELLO, if the number of returned replies has changed, and CLEAR, if the
+        peer waits for it and nothing of a former session is in flight any more."""
         if not pair.is_open:
             return
         if pair.returned_replies != pair.reported_replies:
@@ -324,6 +326,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
     # Incoming messages.
 
     def _receive_fragment(self, pair: Pair, number: int, fragment: Fragment) -> None:
+        """Handle a fragment of a message, or keep it until the messages before have begun. number: of the message."""
         messages_before = pair.messages_before(number)
         if messages_before > 0:
             pair.early.setdefault(number, []).append(fragment._replace(data=bytes(fragment.data)))
@@ -364,7 +367,8 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             self.matching.complete(incoming.arrival)
 
     def _grant_offer(self, pair: Pair, number: int, incoming: Incoming, arrival: Arrival) -> None:
-        """Grant an offered message that has been matched."""
+        """Grant an offered message that has been matched: at once if nothing of it is to be transferred, else when slots are
+        free."""
         incoming.arrival = arrival
         incoming.missing = len(arrival.buffer)
         if incoming.missing:

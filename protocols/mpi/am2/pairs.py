@@ -1,14 +1,14 @@
-"""Sessions with peers, and send queues: identity, message order and transfers in progress of MPI on AM-II.
+"""Sessions with peers, and send queues: message order and transfers in progress of MPI on AM-II.
 
-Active messages are unordered, and a node may restart. So each request names the sessions of both nodes. A session is a
-node's incarnation, and the number of sessions with that peer that have ended since, after losses. Within a pair of
-sessions, messages to be matched are numbered; a receiver keeps early ones. A sender stops after WINDOW requests until all
-have been answered, which limits the number of early messages.
+Active messages are unordered, and a node may restart. So each request names a session of each of the two nodes. A node's
+session consists of its incarnation, and of the number of its sessions with that peer that have ended since, after losses.
+Within a pair of sessions, messages to be matched are numbered; a receiver keeps early ones. A sender stops after WINDOW
+requests until all have been answered, which limits the number of early messages.
 
 Each peer has a send queue, with messages, chunks of long messages and control requests. A queue stops if its peer must
-answer first: all of AM-II's credits are used, a whole window waits for answers, or the peer's identity is unknown. All
-queues stop if the endpoint's ring is full. Otherwise the queues take turns with one item each, except while a handler
-runs, which may only reply.
+answer first: all of AM-II's credits are used, a whole window waits for answers, or the peer's session is unknown. All
+queues stop if the endpoint's ring is full. Otherwise the queues take turns with one item each. While a handler runs, which
+may only reply, nothing is sent.
 
 This module defines the contents of requests; `endpoint` has their handlers.
 """
@@ -31,21 +31,20 @@ from protocols.mpi.mpi_errors import Envelope
 
 MASK: Final = 0xFFFF_FFFF
 WINDOW: Final = 64
-"""Requests; one additional round trip for that many costs little. (Not AM-II's.)"""
+"""Requests; an additional round trip for that many costs little. Our choice."""
 _HALF: Final = 1 << 31
 _MAX_NOTICES: Final = 8
-"""Maximum consecutive notices of a new session to a peer; after that, the next message announces it. (Not AM-II's.)"""
+"""Maximum consecutive notices of a new session to a peer; after that, the next message announces it. Our choice."""
 
 Session = tuple[int, int]
-"""Incarnation of the NIC, and epoch: the number of ended sessions, plus LIFE for each former process in the host slot of a
-shared NIC."""
-LIFE: Final = 1 << 16
-"""Epochs of one process."""
+"""Incarnation of the NIC, and epoch: the number of ended sessions, plus EPOCHS_PER_PROCESS for each former process in the
+host slot of a shared NIC."""
+EPOCHS_PER_PROCESS: Final = 1 << 16
 Head = tuple[int, int, int, int]
 """The first words of each request: the sender's session, and the receiver's, which is zeros while it is unknown."""
 
 TAG: Final = 0x4D50_492D_414D_3200
-"""The tag of all endpoints of MPI. (Not AM-II's, as the rest of this protocol.)"""
+"""The tag of all endpoints of MPI. The rest of this protocol is our choice, too."""
 
 # Handlers of requests, with the arguments that follow the head.
 HELLO: Final = 1
@@ -67,9 +66,10 @@ MESSAGES: Final = frozenset((SHORT, EAGER, OFFER, CHUNK))
 # Handlers of replies, which all begin with the request's head.
 TAKEN: Final = 8
 PLACED: Final = 9
-"""Number, slot, which may be filled again."""
+"""Number, and a slot, which may be filled again."""
 MEET: Final = 10
-"""The replier's session, the argument of HELLO, and the number of a rejected message, if any."""
+"""The replier's session, the number of its replies that were returned to it, and the number of a rejected message, if
+any."""
 
 _MAX_WORDS: Final = 9  # of AM-II's sixteen, without the head
 _MAX_SHORT: Final = 4 * _MAX_WORDS
@@ -77,8 +77,8 @@ _UNPACK: Final = tuple(struct.Struct(f"!{count}I").unpack for count in range(_MA
 
 
 class Outgoing:
-    """An outgoing message. number: among the messages to its peer. sent: bytes passed to the NIC. granted: bytes that the
-    receiver has granted; -1: none yet."""
+    """An outgoing message. number: among the messages to its peer in this session. sent: bytes passed to the NIC. granted:
+    bytes that the receiver has granted; -1: no grant has arrived."""
 
     __slots__ = ("completion", "context", "data", "granted", "number", "sent", "tag")
 
@@ -107,7 +107,8 @@ class ControlRequest(NamedTuple):
 
 
 class Fragment(NamedTuple):
-    """A received part of a message. offset: offset of its bytes in the message; -1: an offer, without bytes."""
+    """A received part of a message. length: of the message. offset: of the part's bytes in the message; -1: an offer,
+    without bytes."""
 
     context: int
     tag: int
@@ -128,8 +129,8 @@ class Incoming:
 
 
 class EndedSession(NamedTuple):
-    """Transfers of an ended session. sending: unsent messages. arriving: partly received ones. doubtful: completed sends
-    whose messages may be lost. delivered: completed sends whose messages have arrived."""
+    """Transfers of an ended session. sending: messages not completely sent. arriving: messages not completely received.
+    doubtful: completed sends whose messages may be lost. delivered: completed sends whose messages have arrived."""
 
     sending: list[Outgoing]
     arriving: list[Incoming]
@@ -140,20 +141,21 @@ class EndedSession(NamedTuple):
 class Pair:
     """State for one peer.
 
-    peer: its rank. own_session, peer_session: the sessions. is_open: the peer has confirmed our session. outgoing,
-    incoming: the heads of requests in these sessions; incoming is None before the session is open. translation: entry of
-    the translation table; -1: none.
+    peer: its rank. own_session, peer_session: the sessions. is_open: the peer's present session is known. outgoing,
+    incoming: the heads of requests in these sessions; incoming is None before the session is open. translation: the peer's
+    entry in the translation table; -1: none.
 
-    queue: items to send. numbered: number of messages to the peer so far. sending: unsent messages, by number. released:
-    completed sends, with their numbers, since all requests were last answered. unanswered: number of unanswered requests.
-    run: requests since none was unanswered. former: unanswered requests of former sessions. is_announced: a request that
-    announces our session is in flight. notices_left: announcements of our new session that remain to be sent if there is
-    no other traffic. refusals: number of times that the peer had no endpoint. is_ready: the queue is among those that may
-    be sent from. owes_clear: the peer is to be notified when no message of an earlier session is in flight any more.
+    queue: items to send. message_count: number of messages to the peer in this session. sending: messages not completely
+    sent, by number. released: completed sends, with their numbers, since all requests were last answered. unanswered: number
+    of unanswered requests. window_used: number of requests sent since none was unanswered. former: number of unanswered
+    requests of former sessions. is_announced: a request that announces this node's session is in flight. notices_left:
+    announcements of a new session that remain to be sent if there is no other traffic. refusals: number of times that the
+    peer had no endpoint. is_ready: the queue is among those that may be sent from. owes_clear: the peer is to be notified
+    when no message of an earlier session is in flight any more.
 
-    returned_replies: number of our replies that were returned. reported_replies: how many of these have been reported to the
-    peer. lost_replies: number of returned replies that the peer has reported. lacks_credits: credits are missing for
-    requests whose replies will not arrive.
+    returned_replies: number of this node's replies that were returned. reported_replies: how many of these have been
+    reported to the peer. lost_replies: number of returned replies that the peer has reported. lacks_credits: credits are
+    missing for requests whose replies will not arrive.
 
     expected: number of the next message from the peer. early: fragments of later messages. arriving: incomplete messages.
     """
@@ -169,8 +171,8 @@ class Pair:
         "is_ready",
         "lacks_credits",
         "lost_replies",
+        "message_count",
         "notices_left",
-        "numbered",
         "outgoing",
         "owes_clear",
         "own_session",
@@ -181,17 +183,17 @@ class Pair:
         "released",
         "reported_replies",
         "returned_replies",
-        "run",
         "sending",
         "translation",
         "unanswered",
+        "window_used",
     )  # fmt: skip
 
     def __init__(self, peer: int, incarnation: int, turn: int = 1) -> None:
         """turn: see `HostSlot`."""
         self.peer = peer
         self.translation = -1
-        self.own_session: Session = (incarnation, (turn - 1) * LIFE & MASK)
+        self.own_session: Session = (incarnation, (turn - 1) * EPOCHS_PER_PROCESS & MASK)
         self.peer_session: Session | None = None
         self.is_open = False
         self.outgoing: Head = (*self.own_session, 0, 0)
@@ -211,10 +213,10 @@ class Pair:
         self._begin()
 
     def _begin(self) -> None:
-        self.numbered = 0
+        self.message_count = 0
         self.sending: dict[int, Outgoing] = {}
         self.released: list[tuple[int, SendCompletion]] = []
-        self.run = 0
+        self.window_used = 0
         self.expected = 1
         self.early: dict[int, list[Fragment]] = {}
         self.arriving: dict[int, Incoming] = {}
@@ -222,7 +224,9 @@ class Pair:
     def is_of_other_process(self, peer_session: Session) -> bool:
         """Whether a session of the peer belongs to another process than the known session, if any."""
         current = self.peer_session
-        return current is not None and (peer_session[0] != current[0] or peer_session[1] // LIFE != current[1] // LIFE)
+        return current is not None and (
+            peer_session[0] != current[0] or peer_session[1] // EPOCHS_PER_PROCESS != current[1] // EPOCHS_PER_PROCESS
+        )
 
     def is_newer(self, peer_session: Session) -> bool:
         """Whether a session of the peer is later than the known one, if any."""
@@ -234,7 +238,7 @@ class Pair:
         return peer_session[1] > current[1]
 
     def open(self, peer_session: Session) -> None:
-        """Open the session: the peer has announced its own."""
+        """Open the session with the session that the peer has announced."""
         self.peer_session = peer_session
         self.is_open = True
         self.is_announced = False
@@ -243,18 +247,18 @@ class Pair:
         self.incoming = (*peer_session, *self.own_session)
 
     def end(self, renew: bool, doubtful: Iterable[int]) -> EndedSession:
-        """End the session, and with it all transfers in progress. renew: begin a new session of ours. doubtful: numbers of
-        messages with an unanswered request. A receiver discards early messages, so the messages sent after these are in
-        doubt, too."""
+        """End the session, and with it all transfers in progress. renew: begin a new session of this node. doubtful: numbers
+        of messages with an unanswered request. The messages sent after the first of them are in doubt, too, since a receiver
+        discards early messages."""
         if self.is_open:
             self.notices_left = _MAX_NOTICES
             self.owes_clear = True
         if renew:
             self.own_session = (self.own_session[0], self.own_session[1] + 1)
-        age = max((self.numbered - number & MASK for number in doubtful), default=-1)
+        age = max((self.message_count - number & MASK for number in doubtful), default=-1)
         ended = EndedSession(list(self.sending.values()), list(self.arriving.values()), [], [])
         for number, completion in self.released:
-            (ended.doubtful if self.numbered - number & MASK <= age else ended.delivered).append(completion)
+            (ended.doubtful if self.message_count - number & MASK <= age else ended.delivered).append(completion)
         self.queue.clear()
         self.is_open = self.is_announced = False
         self.incoming = None
@@ -263,7 +267,7 @@ class Pair:
         return ended
 
     def reject_messages(self) -> list[Incoming]:
-        """Reject what still arrives in this session, since the peer has crashed; return its incomplete messages."""
+        """Reject requests that still arrive in this session, since the peer has crashed. Returns its incomplete messages."""
         self.incoming = None
         arriving, self.arriving = list(self.arriving.values()), {}
         self.early.clear()
@@ -271,24 +275,24 @@ class Pair:
 
     def next_message(self, context: int, tag: int, data: memoryview, completion: SendCompletion) -> Outgoing:
         """Make the next message to the peer."""
-        self.numbered = number = self.numbered + 1 & MASK
+        self.message_count = number = self.message_count + 1 & MASK
         self.sending[number] = outgoing = Outgoing(number, context, tag, data, completion)
         return outgoing
 
     def release(self, message: Outgoing) -> None:
-        """Complete the send of a message that was passed to the NIC completely."""
+        """Complete the send of a message that has been passed to the NIC completely."""
         self.released.append((message.number, message.completion))
         message.completion.release(Envelope(self.peer, message.tag, len(message.data)))
 
     def count_request(self) -> None:
         """Count a request before the attempt to send it."""
         self.unanswered += 1
-        self.run += 1
+        self.window_used += 1
 
     def uncount_request(self) -> None:
         """Undo `count_request` for a request that was not sent."""
         self.unanswered -= 1
-        self.run -= 1
+        self.window_used -= 1
 
     def on_lost_replies(self, returned_replies: int) -> None:
         """Handle an increased count of the peer's returned replies, which will not arrive."""
@@ -308,14 +312,14 @@ class Pair:
             return
         self.unanswered -= 1
         if not self.unanswered:
-            self.run = 0
+            self.window_used = 0
             if self.released:
                 released, self.released = self.released, []
                 for _, completion in released:
                     completion.deliver()
 
     def messages_before(self, number: int) -> int:
-        """Return how many messages precede a message; below 0 if it has begun to arrive."""
+        """Return how many messages before this one have not begun to arrive; -1 if this one has."""
         count = number - self.expected & MASK
         return count if count < _HALF else -1
 
@@ -326,17 +330,18 @@ class Pair:
 
     @property
     def is_evictable(self) -> bool:
-        """Whether no replies are due through its entry of the translation table."""
+        """Whether no replies are due through the peer's entry in the translation table."""
         return not (self.unanswered or self.former)
 
     def _set_head(self, head: Head) -> None:
         self.outgoing = head
         self.former += self.unanswered
-        self.unanswered = self.run = 0
+        self.unanswered = self.window_used = 0
 
 
 class SendResult(Enum):
-    """Result of an attempt to send an item: a part of it was sent; the peer must answer first; the ring is full."""
+    """Result of an attempt to send an item. SENT: the item, or a part of it, was sent. HELD: the peer must answer first.
+    FULL: the ring is full."""
 
     SENT = 0
     HELD = 1
@@ -377,7 +382,7 @@ class SendQueues:
         self._is_waiting = False  # waiting for room in the ring
 
     def put(self, pair: Pair, item: Outgoing | Chunk | ControlRequest) -> None:
-        """Send an item, or queue it."""
+        """Send an item at once if its turn has come, otherwise queue it."""
         queue = pair.queue
         is_first = not queue and not self._ready and not self._is_sending and self._host.handling_endpoint is None
         queue.append(item)
@@ -407,7 +412,8 @@ class SendQueues:
             self.wake(pair)
 
     def restore(self, pair: Pair) -> None:
-        """Restore a peer's missing credits: when no replies are due any more, a new mapping restores all."""
+        """Restore a peer's missing credits, if no replies are due any more: a new entry in the translation table has all
+        credits."""
         if pair.is_evictable:
             pair.lacks_credits = False
             if pair.translation >= 0:
@@ -445,7 +451,7 @@ class SendQueues:
         return [pair for pair in self._mapped if pair.unanswered and credits_of(pair.translation) == max_credits]
 
     async def _wait_for_room(self) -> None:
-        while self._ready and self._host.handling_endpoint is None:  # otherwise the poll continues after the handler
+        while self._ready and self._host.handling_endpoint is None:  # after a handler, `Am2Endpoint` calls `advance`
             await self._endpoint.wait_for_room(self._ready[0].translation)
             self.advance()
         self._is_waiting = False
@@ -456,7 +462,7 @@ class SendQueues:
             return _HELD
         if not pair.is_open:
             return _HELD if pair.is_announced else self._announce(pair)
-        if pair.run >= WINDOW:
+        if pair.window_used >= WINDOW:
             return _HELD
         queue = pair.queue
         item = queue.popleft()
@@ -477,7 +483,7 @@ class SendQueues:
         return result
 
     def _announce(self, pair: Pair) -> SendResult:
-        """Announce our session, and ask for the peer's."""
+        """Announce this node's session, and ask for the peer's."""
         pair.is_announced = True
         result = self._send_request(pair, HELLO, pair.returned_replies)
         if result is not _SENT:
@@ -493,7 +499,7 @@ class SendQueues:
         size = len(data)
         count = size + 3 >> 2
         words = _UNPACK[count](data if size == count << 2 else bytes(data).ljust(count << 2, b"\0"))
-        del pair.sending[number]  # later events of the peer do not affect it any more
+        del pair.sending[number]  # before the attempt, during which events of the peer may be handled
         result = self._send_request(pair, SHORT, number, message.context << 16 | size, message.tag, *words)
         if result is _SENT:
             pair.release(message)
@@ -561,7 +567,8 @@ class SendQueues:
         pair.translation = -1
 
     def _map(self, pair: Pair) -> bool:
-        """Map an entry of the translation table to a peer. Peers take turns if there are fewer entries than peers."""
+        """Map an entry of the translation table to a peer; return whether there was one. Peers take turns if there are fewer
+        entries than peers."""
         endpoint = self._endpoint
         if len(self._mapped) == endpoint.translations:
             evicted = next((mapped for mapped in self._mapped if mapped.is_evictable), None)

@@ -1,10 +1,10 @@
-"""The staging region for long messages: slots of memory that a node grants to the senders of long messages.
+"""The staging region: slots of memory that a node grants to the senders of long messages.
 
 AM-II's NIC writes the data of bulk messages to the segment of their endpoint. A receive's buffer is not in that segment,
-so the handler copies the data: AM-II copies once on each side.
+so the handler copies the data to it: AM-II copies once on each side.
 
 Slots granted to a peer whose session ends are held back, since its NIC may still be sending. They are free again when the
-peer reports that nothing is in flight, or has a new incarnation: NICs accept nothing from the former one any more.
+peer reports that nothing is in flight, or has a new incarnation, since NICs then accept nothing from the former one.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from collections.abc import Iterable
 from typing import Final
 
 SLOT_SIZE: Final = 65_536
-"""Size of a slot in bytes: large enough to be worth a request and an answer. (Not AM-II's.)"""
+"""Size of a slot in bytes: large enough to be worth a request and an answer. Our choice."""
 SLOTS: Final = 16
-"""Number of slots of a node."""
+"""Number of slots of a node. Our choice."""
 MAX_SLOTS_PER_MESSAGE: Final = 2
 """Maximum slots for a message: one is filled while the other is granted again."""
 
 
-class Staging:
-    """Staging region of one node. memory: None before the first slot is granted."""
+class StagingRegion:
+    """Staging region of one node. memory: None before the first slot is taken."""
 
     __slots__ = ("_free", "_held_back", "memory")
 
@@ -32,7 +32,8 @@ class Staging:
         self._held_back: dict[int, list[int]] = {}  # slots by peer
 
     def take(self, size: int) -> tuple[int, ...]:
-        """Take slots for a message of `size` bytes; returns an empty tuple if no slot is free."""
+        """Take up to MAX_SLOTS_PER_MESSAGE slots for a message of `size` bytes. Returns an empty tuple if no slot is
+        free."""
         if self.memory is None:
             self.memory = bytearray(SLOTS * SLOT_SIZE)
         free = self._free

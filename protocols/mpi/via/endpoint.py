@@ -1,14 +1,16 @@
 """MPI on VIA: a VI to each rank, connected on demand, and matching by the library.
 
-The receive queues of all VIs have one completion queue, so that receives from any source need one wait. Unmatched messages
-are kept in a list (`protocols.mpi.matching`). A synchronous send completes when the receiver reports the match.
+The receive queues of all VIs share one completion queue, so that one wait suffices for receives from any source. Unmatched
+messages are kept in a list (`protocols.mpi.matching`). A synchronous send completes when the receiver reports the match.
 
 Both ranks of a pair request a peer-to-peer connection: one because it has a message, the other in answer to the request.
 A send completes when its last part has been copied or, for memory registered on the fly, when its last RDMA write
-completes. When a connection is lost, transfers in progress fail, and the next message connects again. The NIC's slots, which
-hold descriptors and commands, limit a rank's connections: a further one fails, with an error that names the setting, and the
-request of a further peer is rejected. At the unreliable delivery level, a gap in the sequence numbers reveals a lost
-message; the connection then ends, since the paper leaves recovery to future work.
+completes. When a connection is lost, transfers in progress fail, and the next message connects again. At the unreliable
+delivery level, a gap in the sequence numbers reveals a lost message; the connection then ends, since the paper leaves
+recovery to future work.
+
+The NIC's slots, which hold descriptors and commands, limit the number of a rank's connections. Beyond the limit, a new
+connection fails with an error that names the setting, and a peer's request is rejected.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ _COMMAND_SLOTS: Final = 16
 
 
 class ViaEndpoint(SoftwareMatchingEndpoint):
-    """Adapter of VIA's host library to MPI. Implements `MatchingEndpoint` and `ConnectingEndpoint`. pairs: connections,
-    by the peer's rank."""
+    """Adapter of VIA's host library to MPI. Implements `ConnectingEndpoint` and `CrashAwareEndpoint`. pairs: connections, by
+    the peer's rank."""
 
     def __init__(self, host: ViaNic) -> None:
         super().__init__()
@@ -52,8 +54,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         self._host = host
         self._depth = min(host.settings.depth, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
         self._max_connections = max(0, min(host.size - 1, (host.settings.slots - _COMMAND_SLOTS) // (self._depth + 1)))
-        self._allocated = 0  # connections that use slots, or will use them
-        self._posted = 0  # connections whose receives are posted
+        self._allocated = 0  # number of connections that use slots, or will use them
+        self._posted = 0  # number of connections whose receives are posted
         self._unopened: deque[Pair] = deque()  # connections that wait until lost ones are closed
         self._lost_pairs: deque[tuple[Pair, Vi]] = deque()
         self._is_closing = False
@@ -101,12 +103,13 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
     # Slots of the NIC.
 
     def _has_room(self) -> bool:
-        """Whether a send leaves enough slots for commands, and for the receives of all further connections."""
+        """Whether a further send leaves enough slots for commands, and for the receives of all connections to come."""
         return self._host.free_descriptors > _COMMAND_SLOTS // 2 + (self._max_connections - self._posted) * (
             self._depth + 1
         )
 
     def _pump_starved(self) -> None:
+        """Continue the sends that wait for a slot."""
         for pair in list(self.pairs.values()):
             if pair.is_starved:
                 pair.pump()
@@ -123,7 +126,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             await pair.opened
 
     async def _listen(self) -> None:
-        """Answer the connection request of each rank by a request to it."""
+        """Answer the connection request of each rank by a request to that rank; never returns."""
         self._ptag = await self._host.create_ptag()
         for pair in list(self.pairs.values()):  # for messages sent before the protection tag was created
             drive(self._open(pair))
@@ -144,7 +147,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                     await self._host.reject(request)
 
     def _connect(self, peer: int, *messages: Outgoing) -> Pair:
-        """Return the connection with a peer, which may fail at once. messages: the first messages of a new one."""
+        """Return the connection with a peer; begin a new one, which may fail at once, if there is none. messages: the first
+        messages of a new connection."""
         pair = self.pairs.get(peer)
         if pair is not None:
             return pair
@@ -184,7 +188,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             self._by_vi[vi] = pair
             vi.send_queue.notify(partial(self._on_send_done, pair, vi))
             self._posted += 1
-            for descriptor in pair.receives():
+            for descriptor in pair.make_receives():
                 vi.post_receive(descriptor)
             await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.connect_timeout or host.settings.give_up)
             pair.is_connected = True
@@ -200,8 +204,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 self._free_allocated()
 
     def _arm_greeting_timeout(self, pair: Pair) -> None:
-        """End a connection whose peer does not send its greeting within `connect_timeout`: it may have died. Raises
-        ViaError."""
+        """End a connection later if the peer has not sent its greeting within `connect_timeout`: the peer may have died.
+        Raises ViaError."""
         timeout = self._host.settings.connect_timeout
         if timeout and not pair.is_open:
             cancel = self._host.alarm(timeout, partial(self._on_greeting_timeout, pair))
@@ -231,9 +235,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         pair = None if vi is None else self._by_vi.get(vi)
         if pair is None or vi is None:
             return
-        if (
-            vi.state is ViState.ERROR or report.error is AsyncError.RECVQ_EMPTY
-        ):  # a frame was dropped, at the unreliable level
+        # RECVQ_EMPTY without the error state: a frame was dropped at the unreliable level.
+        if vi.state is ViState.ERROR or report.error is AsyncError.RECVQ_EMPTY:
             is_ended = report.error is AsyncError.CONN_LOST
             reason = "has restarted or ended the connection" if is_ended else "and this rank have lost their connection"
             self._end_connection(pair, f"rank {pair.peer} {reason} ({report.error.name})")
@@ -308,7 +311,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
     # Messages.
 
     def _on_receives_done(self, queue: WorkQueue | None) -> None:
-        """Handle completions of the receive queues. A handler is called once, so this sets it again."""
+        """Handle completions of the receive queues. `notify` calls a handler only once, so this sets it again."""
         while queue is not None:
             descriptor = queue.done()
             pair = self._by_vi.get(queue.vi)
@@ -338,7 +341,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         self._pump_starved()
 
     def _receive_part(self, pair: Pair, context: int, tag: int, total: int, offset: int, data: memoryview) -> None:
-        """Copy a part of a message from the RDMA area."""
+        """Copy a part of a message from the RDMA area. total: bytes of the message. Raises LostPartError if the parts before
+        are missing."""
         arrival, work, end = pair.arrival, self._host.work, offset + len(data)
         if pair.has_crashed:
             return

@@ -1,22 +1,23 @@
 """The connection of two ranks: RDMA areas, and the flow control of the sender.
 
-The paper's protocol: memory is registered once; receive descriptors are posted before connecting; then each side sends the
-address of its RDMA area. A message is copied to registered memory and RDMA-written to the peer's area at WritePointer,
-with its length as immediate data, negated if the write has wrapped around to the area's beginning. The immediate data
-consumes a receive descriptor, which notifies the receiver of the message at its ReadPointer.
+The paper's protocol (section 4.1): memory is registered once; receive descriptors are posted before connecting; then each
+side sends the address of its RDMA area. A message is copied to registered memory and RDMA-written to the peer's area at
+WritePointer, with its length as immediate data, negated if the write has wrapped around to the area's beginning. The
+immediate data consumes a receive descriptor, whose completion notifies the receiver of the message at its ReadPointer.
 
-The sender has two limits. RDMAmaxread counts the bytes of its area that the receiver has freed, RDMAmaxwrite those that the
-sender has used; the receiver RDMA-writes the former to the sender's memory, each time half of the area is free again.
-descLeft is the number of the receiver's descriptors that messages may still use: when it falls to a threshold, the sender
-asks for the receiver's count by an RDMA write, and the receiver answers, since it has posted its descriptors again by then.
+The sender has two limits (section 4.2). The first is the space in the receiver's area. RDMAmaxread counts the bytes that the
+receiver has freed, RDMAmaxwrite those that the sender has used. The receiver RDMA-writes RDMAmaxread to the sender's memory
+each time half of the area is free again. The second limit is descLeft, the number of the receiver's descriptors that
+messages may still use. When it falls to a threshold, the sender asks for the receiver's count of descriptors posted
+again by an RDMA write, and the receiver answers.
 
-Unlike the paper's, these writes have immediate data, so that a waiting rank is notified of them: 0 with a credit, ASK with
-a question. Each takes one of the descriptors that messages may not use: a peer that has processed none of them has
-received at most four, namely one question, the answer to its own, and two credits, each for half of the area. So ranks
-out of credit in both directions do not deadlock.
+Unlike in the paper, these writes have immediate data, so that a waiting rank is notified of them: 0 with a credit, ASK with
+a question. Each takes one of the descriptors that messages may not use. A peer that has processed none of them has received
+at most four: one question, the answer to its own question, and two credits, each for half of the area. So ranks out of
+credit in both directions do not deadlock.
 
 A message longer than a send buffer is sent in parts, which are adjacent in the area. A setting avoids the cost of copying
-large messages, as the paper proposes: their memory is registered on the fly, and the NIC writes from it; a send buffer
+large messages, as the paper proposes (section 5): their memory is registered on the fly, and the NIC reads it; a send buffer
 then has only the part's header.
 """
 
@@ -44,20 +45,21 @@ RESERVE: Final = 5
 """Receive descriptors that are reserved for credits and questions."""
 ASK: Final = 1 << 31
 """Immediate data of a question; lengths are smaller, and negated lengths greater."""
-_GREETING: Final = Struct("!QQII")  # addresses of area and credit cell, their handles
+_GREETING: Final = Struct("!QQII")  # addresses of the area and the credit cell, and their handles
 _CREDIT: Final = Struct("!QQQ")  # totals: bytes freed, descriptors posted again, questions answered
 _HEAD: Final = Struct("!HHIII")
 """Context, number of the part, tag, bytes of the message, offset of the part. Numbers begin with 1, since memory without a
 part has 0."""
 _HEAD_SIZE: Final = _HEAD.size
 _ALIGNMENT: Final = 8
-_CELL: Final = 64
-MIN_TRANSFER: Final = _CELL
-"""Minimum bytes that a transfer must be able to have: a greeting, or a part of a message."""
+_CELL_SIZE: Final = 64
+"""Bytes of memory for a credit or a greeting."""
+MIN_TRANSFER: Final = _CELL_SIZE
+"""Minimum size in bytes that the NIC must allow for a transfer: a greeting, or a part of a message."""
 _CELLS: Final = 8
-"""Credits that may be in flight."""
+"""Number of cells from which credits are sent in turn: more than can be in flight (see RESERVE)."""
 _MASK: Final = 0xFFFF_FFFF
-_NUMBERS: Final = 0xFFFF
+_NUMBER_MASK: Final = 0xFFFF
 
 
 OnPart = Callable[["Pair", int, int, int, int, memoryview], object]
@@ -65,8 +67,8 @@ OnPart = Callable[["Pair", int, int, int, int, memoryview], object]
 
 
 class Outgoing:
-    """A message that is being sent. posted: bytes in parts posted so far. memory: memory of a message that is registered on
-    the fly. is_registering: the message waits for the registration."""
+    """A message that is being sent. posted: bytes in the parts posted so far. memory: the message's registered memory; None:
+    it is not registered on the fly. is_registering: the message waits for its registration."""
 
     __slots__ = ("completion", "context", "data", "is_registering", "memory", "posted", "tag")
 
@@ -85,44 +87,44 @@ class LostPartError(Exception):
 
 
 class Pair:
-    """The connection with one rank. vi: None until it is created. writable, readable: registered memory. regions: both, as
-    far as they are registered. is_open: the peer has sent the address of its area. is_lost: the connection has ended.
-    has_crashed: the rank has, and the parts of messages that still arrive are discarded. arrival: the message that is being
-    received. opened: completes when `is_open`. registered: memory of messages, to deregister when a lost connection is
-    closed. is_starved: the queue waits for a descriptor of the NIC.
+    """The connection with one rank. vi: None until it is created. writable, readable: registered memory that the peer
+    writes, and from which this rank sends. regions: both, as far as they are registered. is_connected: the VI is
+    connected. is_open: the peer has sent the address of its area. is_lost: the connection has ended. has_crashed: the
+    peer's program has crashed, and parts of messages that still arrive are discarded. arrival: the message that is being
+    received. opened: completes when the connection is open. registered: memory of messages, to deregister when a lost
+    connection is closed. is_starved: the queue waits for a descriptor of the NIC.
 
-    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. The peer counts `sent_parts` and
-    `written` as its `received_parts` and `consumed`.
+    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. The peer's `received_parts` and
+    `consumed` follow `sent_parts` and `written`.
     """
 
     def __init__(
         self, peer: int, depth: int, area: int, buffer: int, work: HostWork, has_room: Callable[[], bool]
     ) -> None:
-        """depth: receive descriptors. area, buffer: bytes of the RDMA area and of a send buffer. work: for the cost of
-        copies. has_room: returns whether the NIC has a descriptor for a send."""
+        """depth: number of receive descriptors. area, buffer: bytes of the RDMA area and of a send buffer. work: is charged
+        for copies. has_room: returns whether the NIC has a descriptor for a send."""
         self.peer: Final = peer
         self.depth: Final = depth
-        self.writable_size: Final = area + _CELL
+        self.writable_size: Final = area + _CELL_SIZE
         """Bytes of memory that the peer writes: RDMA area, and credit cell."""
-        self.readable_size: Final = _BUFFERS * buffer + (_CELLS + 1) * _CELL
+        self.readable_size: Final = _BUFFERS * buffer + (_CELLS + 1) * _CELL_SIZE
         """Bytes of memory from which this rank sends: buffers, credits, and greeting."""
         self._work = work
         self._area_size = area
         self._buffer_size = buffer
         self._threshold = (depth - RESERVE) // 4
-        self._asked = 0  # questions sent
-        self._parts_before = 0  # parts sent before the last of them
-        self._answered = 0  # questions answered by the peer
-        self._answers = 0  # answers to the peer
+        self._asked = 0  # number of questions sent
+        self._parts_before = 0  # number of parts sent before the last question
+        self._answered = 0  # number of questions that the peer has answered
+        self._answers = 0  # number of the peer's questions that have been answered
         self._is_pumping = False
         self._has_room = has_room
         self._owes_credit = False
         self.is_starved = False
         self._outgoing: OutgoingQueue[Outgoing] = OutgoingQueue(self._send_parts)
         self.queue: Final = self._outgoing.items  # messages with unsent parts
-        self.released: deque[Outgoing | None] = (
-            deque()
-        )  # for each posted send: the message of which it is the last part
+        # For each posted send: the message whose last part it is; None for another send.
+        self.released: deque[Outgoing | None] = deque()
         self.vi: Vi | None = None
         self.is_connected = False
         self.is_open = False
@@ -142,15 +144,15 @@ class Pair:
         self._write_pointer = 0
         self.written = 0  # total bytes used of the peer's area
         self.freed = 0
-        self._reposted = 0  # descriptors posted again by the peer
+        self._reposted = 0  # number of descriptors that the peer has posted again
         self.received_parts = 0
         self._read_pointer = 0
-        self.consumed = 0  # total bytes of this rank's area
+        self.consumed = 0  # total bytes of this rank's area that have been read
         self._credited = 0  # value of `consumed` in the last credit
 
     @property
     def desc_left(self) -> int:
-        """Receive descriptors of the peer that messages may still use."""
+        """Number of the peer's receive descriptors that messages may still use."""
         return self.depth - RESERVE - (self.sent_parts - self._reposted)
 
     @property
@@ -160,17 +162,17 @@ class Pair:
 
     # Connecting.
 
-    def receives(self) -> list[Descriptor]:
-        """Return the receive descriptors to post before connecting. Only the greeting, which comes first, has data; it is
-        received in the credit cell, which no credit needs before."""
-        greeting = Descriptor(data=(self.writable[1].segment(self._area_size, _CELL),))
+    def make_receives(self) -> list[Descriptor]:
+        """Make the receive descriptors to post before connecting. Only the greeting, which comes first, has data. It is
+        received in the credit cell, to which no credit is written before the greeting has been read."""
+        greeting = Descriptor(data=(self.writable[1].segment(self._area_size, _CELL_SIZE),))
         return [greeting, *[Descriptor() for _ in range(self.depth - 1)]]
 
     def greet(self) -> None:
         """Send the addresses of the RDMA area and the credit cell to the peer."""
         view, memory = self.readable
         own = self.writable[1]
-        at = self.readable_size - _CELL
+        at = self.readable_size - _CELL_SIZE
         _GREETING.pack_into(view, at, own.address, own.address + self._area_size, own.handle, own.handle)
         assert self.vi is not None
         self.released.append(None)
@@ -222,7 +224,7 @@ class Pair:
         return False
 
     def _send_question(self) -> None:
-        """Ask for the peer's count of descriptors before none is left."""
+        """Ask for the peer's count of descriptors posted again, if few are left."""
         is_asking = self._asked != self._answered
         if self.queue and self.is_open and self.desc_left <= self._threshold and not is_asking and self._may_post():
             self._asked += 1
@@ -244,7 +246,7 @@ class Pair:
         return message.memory
 
     def _release(self, outgoing: Outgoing) -> None:
-        """Complete the send of a message, whose memory the program may reuse."""
+        """Complete the send of a message, unless it is complete: the program may reuse the memory."""
         if not outgoing.completion.done:
             outgoing.completion.release(Envelope(self.peer, outgoing.tag, len(outgoing.data)))
 
@@ -265,7 +267,7 @@ class Pair:
         view, memory = self.readable
         at = buffer * self._buffer_size
         total = len(outgoing.data)
-        _HEAD.pack_into(view, at, outgoing.context, self.sent_parts + 1 & _NUMBERS, outgoing.tag, total, begin)
+        _HEAD.pack_into(view, at, outgoing.context, self.sent_parts + 1 & _NUMBER_MASK, outgoing.tag, total, begin)
         if outgoing.memory is None:
             view[at + _HEAD_SIZE : at + length] = data
             self._work.spend(COPY, length, self._work.core)
@@ -289,7 +291,8 @@ class Pair:
     # Receiving.
 
     def received(self, descriptor: Descriptor, on_part: OnPart) -> None:
-        """Handle a completed receive descriptor. on_part: called with a part of a message. Raises LostPartError."""
+        """Handle a completed receive descriptor, and post it again. on_part: called with a part of a message. Raises
+        LostPartError."""
         immediate = descriptor.immediate
         if not self.is_open:
             if descriptor.status & Done.IMMEDIATE:  # the greeting, which comes first, was lost
@@ -309,8 +312,8 @@ class Pair:
             self._owes_credit = True
 
     def _on_credit(self) -> None:
-        """Handle the peer's counts. Raises LostPartError if its answer to a question does not count all parts sent before:
-        at the unreliable level they are lost, and never counted."""
+        """Handle the peer's counts. Raises LostPartError if the answer to a question does not count all parts that were sent
+        before the question: at the unreliable level, the missing ones are lost."""
         credit: tuple[int, int, int] = _CREDIT.unpack_from(self.writable[0], self._area_size)
         self.freed, self._reposted, answered = credit
         is_answer = answered != self._answered
@@ -322,13 +325,15 @@ class Pair:
         """Send the counts of freed bytes of the area, and of descriptors posted again, to the peer."""
         self._credited = self.consumed
         view, memory = self.readable
-        at = _BUFFERS * self._buffer_size + self._next_cell * _CELL
+        at = _BUFFERS * self._buffer_size + self._next_cell * _CELL_SIZE
         self._next_cell = (self._next_cell + 1) % _CELLS
         _CREDIT.pack_into(view, at, self.consumed, self.received_parts, self._answers)
         self.released.append(None)
         self._post((memory.segment(at, _CREDIT.size),), self._cell, 0, None)
 
     def _read_part(self, immediate: int, on_part: OnPart) -> None:
+        """Read the part at ReadPointer. immediate: its length, negated if the sender has wrapped around to the area's
+        beginning. Raises LostPartError for a part out of sequence."""
         length = immediate
         if immediate & 1 << 31:
             length = (1 << 32) - immediate
@@ -340,7 +345,7 @@ class Pair:
         area = self.writable[0]
         head: tuple[int, int, int, int, int] = _HEAD.unpack_from(area, begin)
         context, number, tag, total, offset = head
-        if number != self.received_parts + 1 & _NUMBERS:
+        if number != self.received_parts + 1 & _NUMBER_MASK:
             raise LostPartError
         self.received_parts += 1
         on_part(self, context, tag, total, offset, area[begin + _HEAD_SIZE : begin + length])

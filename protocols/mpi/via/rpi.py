@@ -1,8 +1,8 @@
 """LAM's request progression interface (RPI) on `Device`: the eight functions that the paper implements for VIA (section 4).
 
-LAM's MPI library calls them with its list of requests, whose progress on VIA the RPI implements. Here the device makes
-progress by itself when completions arrive, so that `advance` only waits; the functions show which part of the device
-corresponds to which function of the paper:
+LAM's MPI library calls these functions with its list of requests, and they make the requests progress on VIA. Here the
+device makes progress by itself when completions arrive, so `advance` only waits. The functions show which part of the device
+corresponds to which function of LAM:
 
 | LAM | here | implemented by |
 | --- | --- | --- |
@@ -28,7 +28,7 @@ from protocols.mpi.mpi_errors import Envelope
 
 
 class Kind(Enum):
-    """Operation of a request: a standard send, a synchronous one, a receive."""
+    """Operation of a request: a standard send, a synchronous send, or a receive."""
 
     SEND = "send"
     SSEND = "ssend"
@@ -77,12 +77,12 @@ class Rpi:
         self._device = device
 
     async def init(self) -> None:
-        """`_rpi_c2c_init`: prepare for connections. Does nothing, since the endpoint's constructor has done that."""
+        """`_rpi_c2c_init`: prepare for connections. Does nothing here: the endpoint's constructor has prepared them."""
 
     async def addprocs(self, ranks: Collection[int]) -> None:
         """`_rpi_c2c_addprocs`: connect to all ranks, if the setting `connect_all` is true; otherwise the first message to a
-        rank connects. Raises ValueError for a rank outside of the world, which is fixed; MPIError if a rank cannot be
-        connected."""
+        rank connects. ranks: only checked, since the ranks of a run are fixed. Raises ValueError for a rank that does not
+        exist, MPIError if a rank cannot be connected."""
         if unknown := sorted(rank for rank in ranks if not 0 <= rank < self._device.size):
             raise ValueError(f"ranks must be 0 to {self._device.size - 1}, got {unknown}")
         await self._device.connect()
@@ -104,7 +104,8 @@ class Rpi:
             )
 
     async def advance(self, requests: Sequence[Request], blocks: bool) -> list[Request]:
-        """`_rpi_c2c_advance`: return the requests that are done. blocks: wait for the first if none is."""
+        """`_rpi_c2c_advance`: return the requests that are done. If none is, other tasks run first; blocks: they run until
+        one is done."""
         active = [request.completion for request in requests if request.completion is not None]
         if not any(completion.done for completion in active):
             await (_first_of(active) if blocks and active else Yield())
@@ -121,7 +122,8 @@ class Rpi:
         return probe_result.envelope if probe_result is not None else None
 
     def finalize(self) -> None:
-        """`_rpi_c2c_finalize`: finish. Raises MPIError for a message that was lost after its send was done."""
+        """`_rpi_c2c_finalize`: end the use of the device. Raises MPIError for a message that was lost after its send was
+        done."""
         self._device.lost_sends.finish()
 
 

@@ -12,7 +12,7 @@ from protocols.am2.plug import plug
 from protocols.am2.settings import MAX_SEQUENCES, MILLISECOND, SECOND, Settings
 from protocols.mpi import ERR_PROC_FAILED, Comm, Request, Status, am2
 from protocols.mpi.am2.pairs import WINDOW
-from protocols.mpi.am2.staging_area import MAX_SLOTS_PER_MESSAGE, SLOT_SIZE, SLOTS, Staging
+from protocols.mpi.am2.staging_area import MAX_SLOTS_PER_MESSAGE, SLOT_SIZE, SLOTS, StagingRegion
 from protocols.mpi.device import Device
 from protocols.mpi.mpi_errors import MPIError
 from tests.unit.protocols.am2_mpi_nodes import Nodes, error_class_of
@@ -351,7 +351,7 @@ def test_messages_to_a_freed_endpoint_fail() -> None:
 
 
 def test_slots_are_allocated_in_turn_and_those_of_a_lost_peer_are_held_back() -> None:
-    staging = Staging()
+    staging = StagingRegion()
     first, second = staging.take(SLOT_SIZE), staging.take(10 * SLOT_SIZE)
     assert (len(first), len(second)) == (1, 2)
     staging.hold_back(1, first)
