@@ -42,8 +42,8 @@ class Counters:
     strangers: int = 0
     """Dropped: from an unknown peer, or not for this NIC."""
     stale: int = 0
-    """Dropped: from an earlier incarnation of the peer, from a peer whose program has crashed, or for an earlier
-    incarnation of this NIC. Also notices of a peer's restart, which carry nothing else."""
+    """Dropped: without an incarnation or from an earlier incarnation of the peer, from a peer whose program has crashed, or
+    for an earlier incarnation of this NIC. Also notices of a peer's restart, which carry nothing else."""
     unknown: int = 0
     """Dropped: data from a peer whose first header has not arrived yet."""
     early: int = 0

@@ -31,7 +31,7 @@ pack_head: Final = _HEAD.pack_into
 """Write a descriptor's head into the NIC's memory: stat, kind, length, address, peer, tag, number of pages."""
 unpack_head: Final = _HEAD.unpack_from
 """Read a descriptor's head, a `Head`."""
-_RESULT: Final = struct.Struct("!B3xQHI2x")  # the same bytes: stat, length of the message, peer, tag
+_RESULT: Final = struct.Struct("!B3xQHI2x")  # in place of the head: stat, length of the message, peer, tag
 Result = tuple[int, int, int, int]
 """A returned descriptor: stat, length of the message, peer, tag."""
 

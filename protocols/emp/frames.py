@@ -1,8 +1,8 @@
 """EMP's frames: the definition of the format on the wire, as Scapy layers.
 
 Section 4.1 of the paper: "The first frame of the message contains a message header which embeds frame header. All frames
-contain a frame header." The paper implies the fields by what the firmware does; their layout is ours. Numbers are in
-network byte order. `codec.py` is generated from this module.
+contain a frame header." The paper does not list the fields; they follow from its description of the firmware, and their
+layout is ours. Numbers are in network byte order. `codec.py` is generated from this module.
 
 An enumeration lists every value that its field may have; an enumeration with a single value is a constant of the format.
 """
@@ -78,7 +78,7 @@ bind_layers(Ether, EMP, type=ETHERTYPE)
 bind_layers(EMP, EMPMessage, type=MESSAGE)
 
 # Input of the code generator. STACKS: the layers of each frame, by its name. LENGTH, CHECK: the fields that the codec fills
-# in. PREFIX: the last field of the first bytes that frames of one kind between the same two NICs have in common. FLOW: the
+# in. PREFIX: the last field of the prefix that all frames of one kind from one NIC to another have in common. FLOW: the
 # fields that distinguish flows.
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, EMP), "message": (Ether, EMP, EMPMessage)}
 LENGTH: Final = "length"

@@ -56,6 +56,8 @@ class BlockingWrapper(Handle, Generic[A]):
 def blocking(
     method: Callable[Concatenate[A, P], CallCoroutine[T]],
 ) -> Callable[Concatenate[BlockingWrapper[Any], P], T]:
+    """Make a wrapper's blocking method from a coroutine method of the wrapped object."""
+
     @wraps(method)
     def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
@@ -70,6 +72,8 @@ def blocking(
 def nonblocking(
     method: Callable[Concatenate[A, P], CallCoroutine[requests.Request]],
 ) -> Callable[Concatenate[BlockingWrapper[Any], P], Request]:
+    """Make a wrapper's method from a coroutine method that returns a request."""
+
     @wraps(method)
     def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> Request:
         try:
@@ -84,6 +88,8 @@ def nonblocking(
 def persistent(
     method: Callable[Concatenate[A, P], CallCoroutine[requests.Prequest]],
 ) -> Callable[Concatenate[BlockingWrapper[Any], P], Prequest]:
+    """Make a wrapper's method from a coroutine method that returns a persistent request."""
+
     @wraps(method)
     def call(wrapper: BlockingWrapper[Any], /, *args: P.args, **kwargs: P.kwargs) -> Prequest:
         try:
@@ -98,6 +104,8 @@ def persistent(
 def for_requests(
     method: Callable[Concatenate[Sequence[requests.Request], P], CallCoroutine[T]],
 ) -> Callable[Concatenate[type[Request], Sequence[Request], P], T]:
+    """Make a blocking class method for several requests from a coroutine class method of `requests.Request`."""
+
     @wraps(method)
     def call(_: type[Request], handles: Sequence[Request], /, *args: P.args, **kwargs: P.kwargs) -> T:
         for handle in handles:

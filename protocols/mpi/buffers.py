@@ -207,7 +207,7 @@ def _derived_items(view: memoryview, datatype: Datatype, count: int, offset: int
 
 def _check_datatype(datatype: Datatype | str) -> Datatype:
     if isinstance(datatype, Datatype):
-        if not datatype.committed:
+        if not datatype.is_committed:
             raise MPIError(ERR_TYPE, f"the datatype {datatype.name} is not committed: call Commit")
         return datatype
     try:

@@ -57,8 +57,8 @@ class Datatype(Handle):
         "_base",
         "_constructor",
         "_is_freed",
-        "committed",
         "extent",
+        "is_committed",
         "lb",
         "name",
         "size",
@@ -89,7 +89,7 @@ class Datatype(Handle):
         self.size = sum(length for _, length in self.spans)
         self.lb: int = lb
         self.extent: int = extent
-        self.committed = bool(typecode)
+        self.is_committed = bool(typecode)
 
     def __repr__(self) -> str:
         return f"<Datatype {self.name}>"
@@ -177,7 +177,7 @@ class Datatype(Handle):
         """Commit the type: transfers may use it. Returns the type. Raises MPIError (ERR_TYPE) for DATATYPE_NULL."""
         if not self:
             raise MPIError(ERR_TYPE, _NULL)
-        self.committed = True
+        self.is_committed = True
         return self
 
     def Free(self) -> None:
@@ -187,13 +187,13 @@ class Datatype(Handle):
             raise MPIError(ERR_TYPE, _NULL)
         if self._constructor is None:
             raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} cannot be freed")
-        self._is_freed, self.committed = True, False
+        self._is_freed, self.is_committed = True, False
 
     def Dup(self) -> Datatype:
         if not self:
             raise MPIError(ERR_TYPE, _NULL)
         copy = Datatype(self.name, self.typecode, self.spans, self.lb, self.extent)
-        copy.committed = self.committed
+        copy.is_committed = self.is_committed
         return copy._record_constructor(self, "DUP")
 
     def Create_contiguous(self, count: int) -> Datatype:
@@ -369,7 +369,7 @@ class Datatype(Handle):
         if self._constructor is None:
             return self
         handle = Datatype(self)
-        handle.committed = self.committed
+        handle.is_committed = self.is_committed
         return handle
 
     Create_dup = Dup
@@ -447,7 +447,7 @@ class Datatype(Handle):
 
     def _spans_of(self, buffer: object, write: bool) -> tuple[memoryview, list[Span]]:
         """Return a buffer's bytes, and the spans of all items in it. write: whether the buffer must be writable."""
-        if not self.committed:
+        if not self.is_committed:
             raise MPIError(ERR_TYPE, f"the datatype {self.name} is not committed: call Commit")
         view = view_bytes(buffer, write)[0]
         spans = self.spans_at(0, len(view) // self.extent if self.extent > 0 else 0)

@@ -98,8 +98,10 @@ class Communicator(NamedTuple):
 
 
 class CallArguments(NamedTuple):
-    """Arguments of a collective call on which ranks must agree. root, size: equal at all ranks; size: bytes per block; -1:
-    the call has no such argument. op, datatype: names, for reductions. out, into: bytes to each rank and from each rank."""
+    """Arguments of a collective call on which ranks must agree. root, size: equal at all ranks; size is in bytes per block;
+    -1: the call has no such argument. op, datatype: names, for reductions. out, into: bytes of each block that this rank
+    sends and receives, by rank; a single element if there is one block only; None: the call has no such argument, or this
+    rank does not pass it."""
 
     root: int = -1
     size: int = -1
@@ -118,10 +120,10 @@ class ProbeResult(NamedTuple):
 
 class ReceiveCompletion(Completion[Envelope]):
     """A receive in progress. cancel: set by the endpoint; cancels the receive, which then completes with CANCELLED, unless
-    it has matched a message. failure: why transfers with its source have failed since it was posted, for reports of stalls,
-    since the awaited message may have been one of them; empty: none has failed."""
+    it has matched a message. source_failure: why transfers with its source have failed since it was posted, for reports of
+    stalls, since the awaited message may have been one of them; empty: none has failed."""
 
-    __slots__ = ("_size", "_source", "_tag", "cancel", "failure")
+    __slots__ = ("_size", "_source", "_tag", "cancel", "source_failure")
 
     def __init__(self, source: int, tag: int, size: int) -> None:
         """source, tag: may be wildcards. size: bytes of its buffer."""
@@ -130,12 +132,12 @@ class ReceiveCompletion(Completion[Envelope]):
         self._tag = tag
         self._size = size
         self.cancel: Callable[[], object] | None = None
-        self.failure = ""
+        self.source_failure = ""
 
     @property
     def what(self) -> str:
-        failure = f" (meanwhile, {self.failure})" if self.failure else ""
-        return f"a receive from {_describe_source_and_tag(self._source, self._tag)}, {self._size} bytes{failure}"
+        note = f" (meanwhile, {self.source_failure})" if self.source_failure else ""
+        return f"a receive from {_describe_source_and_tag(self._source, self._tag)}, {self._size} bytes{note}"
 
 
 class ProbeCompletion(Completion[ProbeResult | None]):
@@ -165,8 +167,8 @@ class FailureRecipient(Enum):
 class SendCompletion(Completion[Envelope]):
     """A send in progress.
 
-    A protocol whose sends end with the reception completes it. A protocol that buffers calls `release` when the program
-    may reuse its buffer, and later `deliver` or `lose`, unless the run ends before the outcome is known.
+    A protocol whose sends end when the message has been received calls `complete`. A protocol that buffers calls `release`
+    when the program may reuse its buffer, and later `deliver` or `lose`, unless the run ends before the outcome is known.
 
     destination: the device's rank. context: the message's. is_unconfirmed: the send is complete, but whether its message
     has arrived is not known yet. on_outcome: called once, when that is known: `result` then raises the error of a lost
@@ -357,11 +359,11 @@ class Device:
     """A node's endpoint with queues of transfers; all communicators of the node share one device."""
 
     __slots__ = (
-        "_continuation",
         "_dropping",
         "_endpoint",
         "_in_progress",
-        "_pumping",
+        "_is_pumping",
+        "_last_continuation",
         "_receives",
         "_scattering",
         "_sends",
@@ -410,8 +412,8 @@ class Device:
         self._sends: deque[_QueuedTransfer] = deque()  # waiting for descriptors
         self._receives: deque[_QueuedTransfer] = deque()  # including waiting probes
         self._in_progress = 0
-        self._pumping = False
-        self._continuation = -1
+        self._is_pumping = False
+        self._last_continuation = -1
 
     def on_crash(self, rank: int, restarts: bool) -> None:
         """Handle the launcher's report that a rank has crashed. restarts: whether it will be started again; then the
@@ -522,14 +524,14 @@ class Device:
             self.received[envelope.source] = self.received.get(envelope.source, 0) + 1
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
-        """Do nothing. The device of a history (`testbed.workloads.history`) overrides this to record the call, so that the
-        calls of all ranks can be compared."""
+        """Do nothing. The device of a history (`testbed.workloads.history`) records the call instead, so that the calls of
+        all ranks can be compared."""
 
     def next_continuation(self) -> int:
         """Return an odd tag for a continuation, unused by this node until the tags wrap around. (Collective calls use the
         even tags.)"""
-        next_tag = self._continuation + 2
-        self._continuation = next_tag = next_tag if next_tag <= self.max_tag else 1
+        next_tag = self._last_continuation + 2
+        self._last_continuation = next_tag = next_tag if next_tag <= self.max_tag else 1
         return next_tag
 
     def pending_work(self) -> list[str]:
@@ -590,9 +592,9 @@ class Device:
     def _pump(self) -> None:
         """Begin queued transfers while descriptors are free. A transfer that completes at once calls this method again,
         which returns: the running loop continues, so that a chain of such transfers does not grow the stack."""
-        if self._pumping:
+        if self._is_pumping:
             return
-        self._pumping = True
+        self._is_pumping = True
         try:
             again = True
             while again:
@@ -608,7 +610,7 @@ class Device:
                         )
                         again = True
         finally:
-            self._pumping = False
+            self._is_pumping = False
 
 
 class ObjectDevice(Protocol):
@@ -640,6 +642,7 @@ def send_object(
 
 
 def pickle_object(obj: object) -> bytes:
+    """Pickle an object with the functions that the program may have replaced (`Pickle`)."""
     return pickler.dumps(obj)
 
 

@@ -47,6 +47,7 @@ class DistributedGraph(NamedTuple):
     weights: tuple[tuple[int, ...], tuple[int, ...]] | None
 
     def neighbourhood(self, _: int) -> Neighbourhood:
+        """Return the edges. The rank is ignored, since all edges are those of one rank."""
         return Neighbourhood(self.sources, self.destinations, range(len(self.destinations)))
 
 

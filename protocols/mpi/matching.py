@@ -239,7 +239,7 @@ class MatchingQueues:
         for posted in self._posted.values():
             for receive in posted:
                 if receive.source in (peer, ANY_SOURCE):
-                    receive.completion.failure = str(error)
+                    receive.completion.source_failure = str(error)
 
     def fail_receives(self, source: int, error: MPIError) -> None:
         """Fail the receives and probes that name this source, which will not send any more."""

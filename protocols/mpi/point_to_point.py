@@ -264,10 +264,7 @@ class PointToPoint:
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> ClaimedMessage:
         """Wait for a message, and claim it: only the returned object can receive it."""
-        probe_result = await self._probe(source, tag, status, wait=True, claim=True)
-        return (
-            NO_PROC if probe_result is None else ClaimedMessage(self._device, self._contexts, self._ranks, probe_result)
-        )
+        return self._make_message(await self._probe(source, tag, status, wait=True, claim=True))
 
     async def Improbe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
@@ -280,9 +277,7 @@ class PointToPoint:
             probe_result = await self._probe(source, tag, status, claim=True)
             if probe_result is None:
                 return None
-        return (
-            NO_PROC if probe_result is None else ClaimedMessage(self._device, self._contexts, self._ranks, probe_result)
-        )
+        return self._make_message(probe_result)
 
     probe = Probe
     iprobe = Iprobe
@@ -447,6 +442,12 @@ class PointToPoint:
             completion.complete(PROC_NULL_ENVELOPE if probe_result is None else probe_result.envelope)
             await self._make_request(completion, is_receive=True).wait(status)
         return probe_result
+
+    def _make_message(self, probe_result: ProbeResult | None) -> ClaimedMessage:
+        """Make the message that a probe has claimed. probe_result: None for a probe of PROC_NULL."""
+        if probe_result is None:
+            return NO_PROC
+        return ClaimedMessage(self._device, self._contexts, self._ranks, probe_result)
 
     def _send_object(self, obj: object, dest: int, tag: int, synchronous: bool = False) -> SendCompletion:
         self._check(dest, tag)

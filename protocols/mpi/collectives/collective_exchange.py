@@ -44,8 +44,8 @@ class Exchange:
 
     @property
     def max_transfers(self) -> int:
-        """Maximum sends, and maximum receives, that a rank should have in progress at once. With a mailbox, this leaves a
-        peer's slot for each of their offers and grants."""
+        """Maximum sends, and maximum receives, that a rank should have in progress at once. With a mailbox, a peer then
+        has a slot for each of their offers and grants."""
         return self.size if self._mailbox is None else max(1, self._device.mailbox_slots // 2)
 
     # Bytes.
