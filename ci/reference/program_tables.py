@@ -54,7 +54,7 @@ def thresholds() -> str:
             cell(row.meaning),
             limit(row.degraded, row.relative_degraded, row.unit),
             limit(row.invalid, row.relative_invalid, row.unit),
-            "yes" if row.machine else "",
+            "yes" if row.is_scaled else "",
         )
         for name, row in LIMITS.items()
     ]

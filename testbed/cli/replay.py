@@ -13,7 +13,7 @@ from testbed.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from testbed.controller.checkers.check_report import Report
-    from testbed.controller.replay.delta_debugging import Shrunk
+    from testbed.controller.replay.delta_debugging import ShrinkResult
     from testbed.controller.replay.replays import Repetition, ReplayResult
 
 _FAILED = 10
@@ -147,7 +147,7 @@ def _indent(report: Report) -> str:
     return "\n".join(f"  {line}" for line in report.to_text().splitlines())
 
 
-def _print_minimal(original: Repetition, shrunk: Shrunk[str], runs: int) -> None:
+def _print_minimal(original: Repetition, shrunk: ShrinkResult[str], runs: int) -> None:
     minimality = "each of them is needed" if shrunk.minimal else f"more runs than {runs} might find fewer"
     count = len(shrunk.causes)
     noun = "fate" if original.scenario is None else "fault"

@@ -55,7 +55,7 @@ def check_command(
     from testbed.controller.runs.run_options import DILATE, check_seconds, check_seed
     from testbed.controller.runs.run_target import find_target
     from testbed.controller.scenarios.feasibility import check, texts_of
-    from testbed.controller.scenarios.timeline import occurrences, timeline_events
+    from testbed.controller.scenarios.timeline import occurrences_of, timeline_events
     from testbed.errors import DescriptionError
     from testbed.spec.scenario import load
     from testbed.spec.units import format_duration
@@ -70,7 +70,7 @@ def check_command(
     check(scenario, layout, mode, datapath=datapath, slow=factor)
     texts_of(scenario.faults)
     horizon = round(seconds * 1e9) // max(factor, 1)
-    timeline = timeline_events(occurrences(scenario, layout, layout.seed if seed is None else seed, horizon))
+    timeline = timeline_events(occurrences_of(scenario, layout, layout.seed if seed is None else seed, horizon))
     limit = format_duration(horizon) + (" of model time" if factor else "")
     print_warnings(_unreached(timeline, horizon, limit))
     if as_json:

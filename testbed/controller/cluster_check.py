@@ -56,7 +56,7 @@ def verdict(cluster: Target = None, since: CounterSnapshot | int = 0, *, table: 
     await_supervisor(state, store.directory(state.name), before.clock)
     after = read_counters(store, state)
     events = list(event_log.read(store.directory(state.name)))
-    changed = spans.changes(events, before.clock)
+    changes = spans.describe_changes(events, before.clock)
     findings = [
         *spans.relay_findings(state, before, after, events, table),
         *spans.agent_findings(before, after, events, table),
@@ -64,9 +64,9 @@ def verdict(cluster: Target = None, since: CounterSnapshot | int = 0, *, table: 
         *spans.replug_findings(events, before.clock, table),
         *supervisor_findings(state, store.directory(state.name), events, before.clock),
     ]
-    notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changed)]
+    notes = [*spans.idle_rules(after), *(f"in the span, {change}" for change in changes)]
     if isinstance(since, CounterSnapshot):
-        findings += spans.counted_losses(state, before, after, table, changed=bool(changed))
+        findings += spans.counted_losses(state, before, after, table, changed=bool(changes))
         findings += spans.machine_findings(before, after, table)
     else:
         notes.append(NO_BASELINE)
@@ -77,7 +77,7 @@ def nodes_taken_down(cluster: Target, since: int) -> set[str]:
     """Return the nodes with a link that was taken down at or after `since`, monotonic nanoseconds. Raises NotFoundError."""
     store = Store()
     state = _state(store, cluster)
-    cut = spans.taken_down(state, list(event_log.read(store.directory(state.name))), since)
+    cut = spans.links_taken_down(state, list(event_log.read(store.directory(state.name))), since)
     return {end.owner for link in state.layout.links if link.name in cut for end in (link.a, link.b)}
 
 

@@ -1,4 +1,4 @@
-"""Engines, which compute independent points of a study in parallel.
+"""Engines that compute independent points of a study in parallel.
 
 An engine opens a `concurrent.futures.Executor`. The engines here compute in this process or in several processes of this
 machine. Any class with the two members of `Engine` can replace them, such as one for a cluster scheduler.
@@ -57,9 +57,8 @@ class ProcessEngine:
     @contextmanager
     def open(self) -> Iterator[Executor]:
         earlier_children = multiprocessing.active_children()
-        context = multiprocessing.get_context(
-            "spawn"
-        )  # a fork would copy this process's descriptors and threads' locks
+        # A fork would copy this process's descriptors and the locks of its threads.
+        context = multiprocessing.get_context("spawn")
         executor = ProcessPoolExecutor(
             self.width, mp_context=context, initializer=_initialize_worker, initargs=(os.getpid(),)
         )
@@ -71,8 +70,8 @@ class ProcessEngine:
                     child.terminate()
             raise
         finally:
-            # Waits for the executor's thread: at the interpreter's exit it could close the pipe that wakes it just as
-            # concurrent.futures writes to it.
+            # Waits for the executor's thread: at the interpreter's exit, the thread could close its wake-up pipe just as
+            # concurrent.futures writes to that pipe.
             executor.shutdown(cancel_futures=True)
 
 
@@ -80,8 +79,8 @@ def map_unordered(
     engine: Engine, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> Generator[tuple[Item, Result], None, None]:
     """Apply a function to each item; yield items with their results in the order of completion. An exception of the
-    function is raised with a note that names its item, and items that have not started are dropped. Raises EngineError if a
-    child process died."""
+    function is raised with a note that names the item, and items that have not started are dropped. Raises EngineError if
+    a child process died."""
     pending: dict[Future[Result], Item] = {}
     with engine.open() as executor:
         for item in items:

@@ -19,7 +19,7 @@ from testbed.controller.probing.expectations import Expectation, expect
 from testbed.controller.probing.half_probes import PROBE
 from testbed.controller.probing.measurement import NOTHING_PROBED, mtu_of
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
-from testbed.controller.probing.probe_plan import MARGIN, MAX_SECONDS, MIN_SECONDS, Plan, plan_for
+from testbed.controller.probing.probe_plan import MARGIN, MAX_SECONDS, MIN_SECONDS, ProbePlan, plan_for
 from testbed.controller.probing.probes import ProbeResult
 from testbed.controller.runs.spread_execution import clock_findings, machine_findings, underlay_findings
 from testbed.controller.verdict.machine_outages import MachineOutages
@@ -53,7 +53,7 @@ class _ProbedDirection:
     source: tuple[str, End]
     sink: tuple[str, End]
     expectation: Expectation
-    plan: Plan
+    plan: ProbePlan
     has_rules: bool
     is_down: bool
 
@@ -200,7 +200,7 @@ def _end(number: int, end: End) -> dict[str, object]:
 
 
 def join_replies(
-    number: str, plan: Plan, source: Mapping[str, Any], sink: Mapping[str, Any], ahead: int, seconds: float
+    number: str, plan: ProbePlan, source: Mapping[str, Any], sink: Mapping[str, Any], ahead: int, seconds: float
 ) -> ProbeResult:
     """Join the replies of a direction's two machines to its result. number: number of the direction. source, sink: replies
     of `half_probes.probe_part`. ahead: nanoseconds to add to the sink's times to get the source's clock."""

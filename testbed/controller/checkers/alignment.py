@@ -33,7 +33,8 @@ def align(sends: Sequence[Send], receives: Sequence[Receive], costs: Sequence[in
     if last_indices is None:
         return None
     next_costlier, count = _next_costlier(sends, costs), len(receives)
-    remaining_costs = [0, *itertools.accumulate(reversed(costs))][::-1]  # by send, the costs of it and all later sends
+    # By send: the sum of its cost and those of all later sends.
+    remaining_costs = [0, *itertools.accumulate(reversed(costs))][::-1]
     # Least cost first, then most progress: (lower bound of cost, -sends, -receives, entry number, cost so far, path).
     queue: list[tuple[int, int, int, int, int, _Path]] = [(0, 0, 0, 0, 0, None)]
     next_number = itertools.count(1).__next__
@@ -96,7 +97,7 @@ def _last_indices(sends: Sequence[Send], receives: Sequence[Receive]) -> list[in
 def _next_costlier(sends: Sequence[Send], costs: Sequence[int]) -> list[int]:
     """Return, for each send, the start of the next send of equal content and higher cost, nanoseconds."""
     times = [_NEVER] * len(sends)
-    starts: dict[tuple[int, str], list[int]] = {}  # by content and cost: of the next send of at least this cost
+    starts: dict[tuple[int, str], list[int]] = {}  # by content, for each cost: of the next send of at least this cost
     for index in reversed(range(len(sends))):
         send, cost = sends[index], costs[index]
         next_starts = starts.setdefault((send.size, send.digest), [_NEVER] * (COMPLETE + 2))

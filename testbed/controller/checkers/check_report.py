@@ -16,8 +16,8 @@ MAX_VIOLATIONS: Final = 1_000
 
 @dataclass(slots=True)
 class Check:
-    """Result of one check. checked: number of checked items. unit: what they are, in the plural. failed: number of failed
-    items. violations: a sentence for each failure, with the messages and their locations in the history; at most
+    """Result of one check. checked: number of checked items. unit: noun for the items, in the plural. failed: number of
+    failed items. violations: a sentence for each failure, with the messages and their locations in the history; at most
     MAX_VIOLATIONS."""
 
     name: str
@@ -64,7 +64,7 @@ class Report:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """The names of the checks that failed."""
+        """Names of the checks that failed."""
         return tuple(check.name for check in self.checks.values() if check.failed)
 
     def findings(self) -> list[Finding]:
@@ -119,8 +119,9 @@ class Report:
         """Format as lines: every check with its violations, ambiguous messages, notes, and figures."""
         lines = []
         for check in self.checks.values():
-            result = f"{check.failed:,} of {check.checked:,} {check.unit} FAILED" if check.failed else "holds"
-            lines.append(f"{check.name}: {result}" + ("" if check.failed else f" for {check.checked:,} {check.unit}"))
+            items = f"{check.checked:,} {check.unit}"
+            result = f"{check.failed:,} of {items} FAILED" if check.failed else f"holds for {items}"
+            lines.append(f"{check.name}: {result}")
             lines += [f"  {sentence}" for sentence in check.violations[:MAX_SHOWN]]
             if check.failed > MAX_SHOWN:
                 lines.append(f"  and {check.failed - MAX_SHOWN:,} more")

@@ -1,8 +1,8 @@
 """Check that ranks agree on their collective calls: all ranks of a communicator make the same calls in the same order, with
 the same root, operation and sizes (MPI 4.1, sections 6.1 and 6.14).
 
-The k-th calls of a communicator's ranks are compared. A communicator is identified by its context and ranks. If its calls
-are numbered from the beginning again, it was freed, and a new communicator has its context.
+The k-th calls of a communicator's ranks are compared. A communicator is identified by its context and ranks. If the numbers
+of its calls begin again, it was freed, and a new communicator has its context.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _EQUAL: Final = {"call": "calls", "root": "roots", "op": "operations", "datatype
 
 
 class _Position(NamedTuple):
-    """Position of a call. life: number of earlier communicators with this context and ranks. number: number of the call,
+    """Position of a call. reuse: number of earlier communicators with this context and ranks. number: number of the call,
     from 0."""
 
     context: int
     ranks: tuple[int, ...]
-    life: int
+    reuse: int
     number: int
 
     def __str__(self) -> str:
@@ -42,9 +42,9 @@ def check_agreement(histories: Histories, is_over: bool, is_excused: Callable[[s
     check = Check(AGREEMENT, "calls")
     for position, calls in _by_position(histories).items():
         check.checked += 1
-        sentence = _difference(position, calls)
+        sentence = _describe_difference(position, calls)
         if not sentence and is_over:
-            sentence = _absence(histories.names, position, calls, is_excused)
+            sentence = _describe_missing(histories.names, position, calls, is_excused)
         if sentence:
             check.add_violation(sentence)
     return check
@@ -53,19 +53,19 @@ def check_agreement(histories: Histories, is_over: bool, is_excused: Callable[[s
 def _by_position(histories: Histories) -> Mapping[_Position, dict[int, Collective]]:
     by_position: defaultdict[_Position, dict[int, Collective]] = defaultdict(dict)
     for rank, calls in enumerate(histories.collectives):
-        last: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # life and number
+        last: dict[tuple[int, tuple[int, ...]], tuple[int, int]] = {}  # reuse and number
         for call in calls:
             ranks = tuple(range(len(histories.names))) if call.ranks is None else call.ranks
-            life, number = last.get((call.context, ranks), (0, -1))
+            reuse, number = last.get((call.context, ranks), (0, -1))
             if call.number <= number:
-                life += 1
-            last[call.context, ranks] = life, call.number
+                reuse += 1
+            last[call.context, ranks] = reuse, call.number
             if rank in ranks:
-                by_position[_Position(call.context, ranks, life, call.number)][ranks.index(rank)] = call
+                by_position[_Position(call.context, ranks, reuse, call.number)][ranks.index(rank)] = call
     return by_position
 
 
-def _difference(position: _Position, calls: Calls) -> str:
+def _describe_difference(position: _Position, calls: Calls) -> str:
     """Return a sentence on the first two ranks whose calls disagree; empty if all agree."""
     first, *others = sorted(calls)
     for rank in others:
@@ -73,7 +73,7 @@ def _difference(position: _Position, calls: Calls) -> str:
             if getattr(calls[first], field) != getattr(calls[rank], field):
                 return f"{position}, {plural} differ: {calls[first]}; {calls[rank]}"
     for sender, receiver in _pairs(calls, calls[first].root):
-        sent, expected = _bytes(calls[sender].out, receiver), _bytes(calls[receiver].into, sender)
+        sent, expected = _block_size(calls[sender].out, receiver), _block_size(calls[receiver].into, sender)
         if sent is not None and expected is not None and sent != expected:
             return (
                 f"{position}, rank {sender} sends {sent} bytes to rank {receiver}, which expects {expected}: "
@@ -83,24 +83,26 @@ def _difference(position: _Position, calls: Calls) -> str:
 
 
 def _pairs(calls: Calls, root: int) -> Iterator[tuple[int, int]]:
-    """Yield senders and receivers of blocks whose sizes may differ."""
+    """Yield the senders and receivers of blocks, whose sizes may disagree. root: -1 for none."""
     for sender in calls:
         for receiver in calls:
             if root in (-1, sender, receiver):
                 yield sender, receiver
 
 
-def _bytes(sizes: Sequence[int] | None, rank: int) -> int | None:
-    """Return the bytes to or from a rank; None if unknown. sizes: by rank, or one size for all ranks."""
+def _block_size(sizes: Sequence[int] | None, rank: int) -> int | None:
+    """Return the bytes of the block to or from a rank; None if unknown. sizes: by rank, or one size for all ranks."""
     if sizes is None or (len(sizes) > 1 and rank >= len(sizes)):
         return None
     return sizes[0] if len(sizes) == 1 else sizes[rank]
 
 
-def _absence(names: Sequence[str], position: _Position, calls: Calls, is_excused: Callable[[str], bool]) -> str:
+def _describe_missing(
+    names: Sequence[str], position: _Position, calls: Calls, is_excused: Callable[[str], bool]
+) -> str:
     """Return a sentence on ranks that have not made a call which other ranks have made; empty if there are none."""
     nodes = [names[rank] for rank in position.ranks if 0 <= rank < len(names)]
     missing = [node for rank, node in enumerate(nodes) if rank not in calls]
-    if not missing or position.life or any(map(is_excused, nodes)):
+    if not missing or position.reuse or any(map(is_excused, nodes)):
         return ""
     return f"{position}, not made by {', '.join(missing)}: {calls[min(calls)]}"

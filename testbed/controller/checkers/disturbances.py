@@ -17,8 +17,8 @@ FOREVER: Final = 1 << 62
 """End of a disturbance that lasts until the run ends."""
 
 CRASH, PAUSE, RESET, CUT, OTHER = "crash", "pause", "reset", "cut", "other"
-"""Kinds: a node's process is killed (and loses its memory if restarted); a node is paused; a NIC loses its state; no frame
-passes between nodes (a link that is down, a partition, a loss of 100 %); any other."""
+"""Kinds: a node's process is killed (which loses its memory if it is restarted); a node is paused; a NIC loses its state;
+no frame passes between nodes (a link that is down, a partition, a loss of 100 %); any other."""
 
 OUTAGE: Final = "outage"
 """Unintended kind: a process of the testbed that forwards frames died, and the frames that it held are lost."""
@@ -40,7 +40,7 @@ class Disturbance:
     what: str = ""
 
     def affects(self, *ranks: str) -> bool:
-        """Whether it affects the node of any of these ranks."""
+        """Whether the disturbance can affect the node of any of these ranks."""
         return not self.nodes or not self.nodes.isdisjoint([*ranks, *map(node_of, ranks)])
 
 
@@ -57,8 +57,9 @@ def is_excused(transfer: Transfer, peer: str, disturbances: Iterable[Disturbance
 
 
 def programs_ended_by_errors(histories: Histories, disturbances: Sequence[Disturbance]) -> list[Disturbance]:
-    """Return a crash for each program that may have ended by an excused error: to its peers, it has failed like a killed
-    one. It may start transfers until it awaits the failed one, so it has not ended before its last transfer has started."""
+    """Return a crash for each program that may have ended by an excused error: its peers see no difference to a
+    killed program. A program may start transfers until it awaits the failed one, so it ended after its last transfer had
+    started."""
     ends: dict[str, Disturbance] = {}
     names, added = histories.names, True
     while added:

@@ -18,9 +18,9 @@ PENDING: Final = -1
 @dataclass(slots=True, eq=False)
 class Transfer:
     """A transfer that a program started. rank, node: rank and node of the program. number: number of the transfer in its
-    program. started, ended: nanoseconds of the history's clock. error, error_class: reason of the failure, as a sentence,
-    and MPI's error class. location: file and line of its start. life: life of its program, from 0. abandoned: the program
-    was restarted before the transfer ended."""
+    program. peer: rank of the other program. size: bytes. started, ended: nanoseconds of the history's clock. error,
+    error_class: reason of the failure, as a sentence, and MPI's error class. location: file and line of its start. life:
+    life of its program, from 0. abandoned: the program was restarted before the transfer ended."""
 
     rank: int
     node: str
@@ -48,8 +48,8 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Send(Transfer):
-    """A message. receiver: node. buffered: when the send returned to the program before its delivery was known, nanoseconds;
-    PENDING if it did not."""
+    """A send and its message. receiver: node. buffered: when the send returned to the program before its delivery was
+    known, nanoseconds; PENDING if it did not."""
 
     receiver: str = ""
     digest: str = ""
@@ -57,7 +57,7 @@ class Send(Transfer):
 
     @property
     def is_promised(self) -> bool:
-        """Whether the program was notified of its completion, and not of an error since."""
+        """Whether the program was notified that the send is complete or buffered, and not of an error since."""
         return self.is_complete or (self.buffered != PENDING and not self.error)
 
     def __str__(self) -> str:
@@ -92,8 +92,9 @@ class Receive(Transfer):
 
 @dataclass(slots=True, eq=False)
 class Collective:
-    """A collective call of one rank. number: in its communicator, which has `context` and `ranks` (ranks in the run; None:
-    all). at: line of the program. For root, size, op, datatype, out and into see `CallArguments`."""
+    """A collective call of one rank. number: number of the call in its communicator, which has `context` and `ranks`
+    (ranks in the run; None: all). at: line of the program. For root, size, op, datatype, out and into see
+    `CallArguments`."""
 
     node: str
     number: int

@@ -1,9 +1,9 @@
 """Match receives to messages.
 
-A channel is the sequence of messages from one sender to one receiver in one context with one tag. They fit the same
-receives, and none overtakes another: receives, in the order in which they were posted, get messages in the order of their
+A channel is the sequence of messages from one sender to one receiver in one context with one tag. The same receives match
+them, and none overtakes another: receives, in the order in which they were posted, get messages in the order of their
 sends. So both sequences are equal except for messages that were lost, duplicated, changed or overtaken. This also holds
-across restarts, as a restarted program sends and receives after its former life.
+across restarts, as a restarted program sends and receives later than before the restart.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Pairing:
     """Matches of all channels.
 
     pairs: messages, each with the receive that got it intact. changed: messages, each with the receive that got it with
-    another content. duplicates: messages, each with a receive that got it once more. unsent: receives of a message that was
+    another content. duplicates: messages, each with a further receive that got it. unsent: receives of a message that was
     not sent. overtaken: messages, each with a later one that was received before it. missing: messages that were not
     received, each with the receive of the next message of its channel and of the same life of its sender; None if no later
-    message was received. channels: their number.
+    message was received. channel_count: number of channels on which messages were sent.
     """
 
     pairs: list[tuple[Send, Receive]] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Pairing:
     unsent: list[Receive] = field(default_factory=list)
     overtaken: list[tuple[Send, Send]] = field(default_factory=list)
     missing: list[tuple[Send, Receive | None]] = field(default_factory=list)
-    channels: int = 0
+    channel_count: int = 0
 
 
 def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[int]]) -> Pairing:
@@ -48,7 +48,7 @@ def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[
         for receive in receives:
             if receive.source >= 0:
                 received[receive.source, receive.rank, receive.context, receive.received_tag].append(receive)
-    pairing = Pairing(channels=len(sent))
+    pairing = Pairing(channel_count=len(sent))
     for channel in [*sent, *(channel for channel in received if channel not in sent)]:
         _match_channel(sent.get(channel, []), received.get(channel, []), costs, pairing)
     return pairing
@@ -61,32 +61,32 @@ def _match_channel(
     if len(sends) == len(receives) and all(map(fits, sends, receives)):
         pairing.pairs.extend(zip(sends, receives, strict=True))
         return
-    known, unknown = _by_content(sends, receives, pairing)
-    indices = align(sends, known, costs(sends))
+    recognized, unrecognized = _split_by_content(sends, receives, pairing)
+    indices = align(sends, recognized, costs(sends))
     if indices is None:
-        indices = _match_out_of_order(sends, known, pairing)
-        unknown += [receive for receive, index in zip(known, indices, strict=True) if index < 0]
+        indices = _match_out_of_order(sends, recognized, pairing)
+        unrecognized += [receive for receive, index in zip(recognized, indices, strict=True) if index < 0]
     receive_of: list[Receive | None] = [None] * len(sends)
-    for receive, index in zip(known, indices, strict=True):
+    for receive, index in zip(recognized, indices, strict=True):
         if index >= 0:
             receive_of[index] = receive
             pairing.pairs.append((sends[index], receive))
-    if unknown:
-        _match_changed(sends, receives, receive_of, unknown, pairing)
+    if unrecognized:
+        _match_changed(sends, receives, receive_of, unrecognized, pairing)
     missing: list[tuple[Send, Receive | None]] = []
     following: Receive | None = None
     life = -1
-    for send, own in zip(reversed(sends), reversed(receive_of), strict=True):
+    for send, matched in zip(reversed(sends), reversed(receive_of), strict=True):
         if send.life != life:
             following, life = None, send.life
-        if own is None:
+        if matched is None:
             missing.append((send, following))
         else:
-            following = own
+            following = matched
     pairing.missing += reversed(missing)
 
 
-def _by_content(
+def _split_by_content(
     sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing
 ) -> tuple[list[Receive], list[Receive]]:
     """Return the receives of contents that were sent, each at most as often as it was sent, and the receives of contents
@@ -96,20 +96,20 @@ def _by_content(
     for send in sends:
         first.setdefault((send.size, send.digest), send)
     longest = max((send.size for send in sends), default=-1)
-    known: list[Receive] = []
-    unknown: list[Receive] = []
+    recognized: list[Receive] = []
+    unrecognized: list[Receive] = []
     for receive in receives:
         key = (receive.received_size, receive.digest)
         if receive.error:
-            (known if longest > receive.size else unknown).append(receive)
+            (recognized if longest > receive.size else unrecognized).append(receive)
         elif unmatched[key]:
             unmatched[key] -= 1
-            known.append(receive)
+            recognized.append(receive)
         elif key in first:
             pairing.duplicates.append((first[key], receive))
         else:
-            unknown.append(receive)
-    return known, unknown
+            unrecognized.append(receive)
+    return recognized, unrecognized
 
 
 def _match_out_of_order(sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing) -> list[int]:
@@ -144,18 +144,18 @@ def _match_changed(
     sends: Sequence[Send],
     receives: Sequence[Receive],
     receive_of: list[Receive | None],
-    unknown: Sequence[Receive],
+    unrecognized: Sequence[Receive],
     pairing: Pairing,
 ) -> None:
     """Assign each receive whose content was not sent to the missing message at its position, as changed, if there is one.
-    Fills in `receive_of`."""
+    Fill in `receive_of`."""
     position = {receive: index for index, receive in enumerate(receive_of) if receive is not None}
     missing = deque(index for index, receive in enumerate(receive_of) if receive is None)
-    unknown_receives = set(unknown)
+    unrecognized_receives = set(unrecognized)
     last = -1
     for receive in receives:
         last = max(last, position.get(receive, -1))
-        if receive not in unknown_receives:
+        if receive not in unrecognized_receives:
             continue
         while missing and missing[0] < last:
             missing.popleft()

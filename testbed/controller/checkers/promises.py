@@ -9,7 +9,7 @@
 - errors: a transfer fails only if a disturbance excuses it, or the end of a program by such an error: see `disturbances`.
 - progress: a message and a matching receive do not wait for each other forever, and a sender whose message was received
   is notified.
-- recovery: after a disturbance has ended, they wait no longer than a bound.
+- recovery: after a disturbance has ended, a message and its receive wait no longer than a bound.
 - collective calls: the programs agree on their collective calls: see `collective_agreement`.
 
 No violation is reported if the history has another explanation: see `message_matching` and `alignment`.
@@ -63,9 +63,10 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """Circumstances of a run. end: nanoseconds of the history's clock; -1: time of the last event. bound: bound of recovery,
-    seconds. slack: maximum seconds of an undisturbed message to a receive that waits for it. settled: whether programs were
-    notified of all messages that had arrived by the end; False if programs ended with pending receives, or were killed."""
+    """Circumstances of a run. end: nanoseconds of the history's clock; -1: time of the last event. bound: bound of
+    recovery, seconds. slack: maximum time, in seconds, that an undisturbed message takes to a receive that waits for it.
+    settled: whether programs were notified of all messages that had arrived by the end; False if programs ended with
+    pending receives, or were killed."""
 
     ending: Ending = Ending.DONE
     end: int = -1
@@ -77,17 +78,17 @@ class Circumstances:
 
 def check_histories(histories: Histories, circumstances: Circumstances = Circumstances()) -> Report:
     """Check one repetition."""
-    check = _HistoryCheck(histories, circumstances)
-    check.messages()
-    check.errors()
-    check.progress()
-    check.recovery()
-    check.agreement()
-    return check.report()
+    checker = _HistoryChecker(histories, circumstances)
+    checker.check_messages()
+    checker.check_errors()
+    checker.check_progress()
+    checker.check_recovery()
+    checker.check_agreement()
+    return checker.report()
 
 
-class _HistoryCheck:
-    """Checks of one run, in progress."""
+class _HistoryChecker:
+    """Checks of one repetition, in progress."""
 
     def __init__(self, histories: Histories, circumstances: Circumstances) -> None:
         self._histories = histories
@@ -119,7 +120,7 @@ class _HistoryCheck:
             notes = (f"no receive was posted for {self._unreceived[0]}{more}",)
         return Report(self._checks, tuple(self._ambiguities), self._figures, notes)
 
-    def messages(self) -> None:
+    def check_messages(self) -> None:
         """Check loss, duplicates, order and content."""
         checks, pairing = self._checks, self._pairing
         checks[LOST].checked = sum(map(len, self._histories.sends))
@@ -136,7 +137,7 @@ class _HistoryCheck:
         for receive in pairing.unsent:
             checks[TWICE].add_violation(
                 f"{receive} got {receive.received_size} bytes from rank {receive.source}, tag {receive.received_tag}, that "
-                "were not sent, or less often"
+                "were not sent, or were sent less often than received"
             )
         for late, early in pairing.overtaken:
             checks[ORDER].add_violation(f"{early} was received before {late}, which was sent earlier")
@@ -239,7 +240,7 @@ class _HistoryCheck:
         name = f"messages that {clause}"
         self._figures[name] = self._figures.get(name, 0) + 1
 
-    def errors(self) -> None:
+    def check_errors(self) -> None:
         """Check that disturbances excuse all errors."""
         check = self._checks[ERRORS]
         check.checked = len(self._histories)
@@ -252,8 +253,9 @@ class _HistoryCheck:
                 if receive.error and not self._is_excused(receive):
                     check.add_violation(f"{receive} failed ({receive.error}), and no fault excuses it")
 
-    def progress(self) -> None:
-        """Check messages whose sends were pending at the end, each with a matching receive of its own."""
+    def check_progress(self) -> None:
+        """Check that messages whose sends were pending at the end did not wait too long with a matching receive, each with
+        another one."""
         check, ending = self._checks[PROGRESS], self._circumstances.ending
         check.checked = sum(not send.is_pending for sends in self._histories.sends for send in sends)
         waiting = [list(receives) for receives in self._waiting]
@@ -291,7 +293,7 @@ class _HistoryCheck:
             for disturbance in self._circumstances.disturbances
         )
 
-    def agreement(self) -> None:
+    def check_agreement(self) -> None:
         """Compare the ranks' collective calls, if there are any."""
         if not any(self._histories.collectives):
             return
@@ -301,8 +303,8 @@ class _HistoryCheck:
             self._histories, is_over, lambda node: any(fault.affects(node) for fault in faults)
         )
 
-    def recovery(self) -> None:
-        """Check the time from the end of disturbances to the end of transfers."""
+    def check_recovery(self) -> None:
+        """Check the time from the end of the last disturbance to the end of the transfer."""
         check, bound = self._checks[RECOVERY], self._circumstances.bound * _SECOND
         longest = -1
         if self._circumstances.disturbances:

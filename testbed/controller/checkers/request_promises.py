@@ -12,8 +12,8 @@
 - progress: a request ends while both its endpoints exist and handle messages.
 - recovery: after a disturbance has ended, a reply arrives within a bound.
 
-Messages are not ordered, so order is not checked. Messages that had arrived when a program ended, and were not handled, are
-no violation: each life of a program records their number.
+Messages are not ordered, so order is not checked. A message that had arrived when a program ended, and was not handled,
+is no violation: each life of a program records the number of such messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ UNITS: Final = {
 }  # fmt: skip
 UNREACHABLE: Final = "unreachable"
 ABANDONED: Final = "abandoned"
-"""Reasons for a return after which a request may have been handled. Abandoned: its own program gave it up."""
+"""Reasons for a return after which a request may have been handled. Abandoned: the sender's own program gave the request
+up."""
 
 _UNREACHABLE_KINDS: Final = (CRASH, PAUSE, RESET, CUT, OUTAGE)
 """Kinds of disturbances that make a node unreachable."""
@@ -50,18 +51,18 @@ _SECOND: Final = 1_000_000_000
 
 def check_requests(records: RequestRecords, circumstances: Circumstances | None = None) -> Report:
     """Check one repetition."""
-    check = _RequestCheck(records, circumstances or Circumstances())
+    checker = _RequestChecker(records, circumstances or Circumstances())
     for request in records.requests.values():
-        check.handlings(request)
-        check.replies(request)
-        check.returns(request)
-        check.recovery(request)
-    check.progress()
-    return check.report()
+        checker.check_handlings(request)
+        checker.check_ends(request)
+        checker.check_returns(request)
+        checker.check_recovery(request)
+    checker.check_progress()
+    return checker.report()
 
 
-class _RequestCheck:
-    """Checks of one run, in progress."""
+class _RequestChecker:
+    """Checks of one repetition, in progress."""
 
     def __init__(self, records: RequestRecords, circumstances: Circumstances) -> None:
         self._records = records
@@ -83,7 +84,7 @@ class _RequestCheck:
             figures["longest recovery, seconds"] = self._longest_recovery / _SECOND
         return Report(self._checks, tuple(self._ambiguities), figures)
 
-    def handlings(self, request: Request) -> None:
+    def check_handlings(self, request: Request) -> None:
         """Check the calls of a request's handler."""
         twice, content = self._checks[TWICE], self._checks[CONTENT]
         twice.checked += 1
@@ -106,7 +107,7 @@ class _RequestCheck:
                     f"{request} was received by {self._format(handling)} with another content, {handling.request.size} bytes"
                 )
 
-    def replies(self, request: Request) -> None:
+    def check_ends(self, request: Request) -> None:
         """Check that a request has at most one end, and that its reply was made by its handler."""
         check = self._checks[ONE_END]
         check.checked += 1
@@ -137,8 +138,8 @@ class _RequestCheck:
             clause += f"; it is the reply to {other_request}"
         check.add_violation(f"{request} got a reply ({end.location}), {clause}")
 
-    def returns(self, request: Request) -> None:
-        """Check that a request and its replies were returned for a correct reason."""
+    def check_returns(self, request: Request) -> None:
+        """Check that the request and its replies, where they were returned, were returned for a correct reason."""
         check = self._checks[ERRORS]
         handled = request.handlings[0] if request.handlings else None
         for end in request.ends:
@@ -203,8 +204,8 @@ class _RequestCheck:
         rank = request.destination[0]
         return self._records.lives[rank] if 0 <= rank < len(self._records.lives) else []
 
-    def progress(self) -> None:
-        """Check requests without an end."""
+    def check_progress(self) -> None:
+        """Check that the requests without an end have not waited too long."""
         check = self._checks[PROGRESS]
         unhandled_requests, unhandled_answers = self._unhandled(0), self._unhandled(1)
         for request in self._records.requests.values():
@@ -256,8 +257,8 @@ class _RequestCheck:
             for disturbance in self._circumstances.disturbances
         )
 
-    def recovery(self, request: Request) -> None:
-        """Check the time from the end of disturbances to the reply."""
+    def check_recovery(self, request: Request) -> None:
+        """Check the time from the end of the last disturbance to the reply."""
         if request.sent is None or not request.ends or request.ends[0].error:
             return
         ended = request.ends[0].time

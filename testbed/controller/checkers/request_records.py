@@ -36,7 +36,7 @@ class Message:
 @dataclass(slots=True)
 class Handling:
     """A call of a request's handler at `endpoint`. reply: None if none was recorded. reply_returned: time at which the reply
-    was returned to it, or NEVER."""
+    was returned to the endpoint, or NEVER."""
 
     endpoint: Endpoint
     request: Message
@@ -46,8 +46,8 @@ class Handling:
 
 @dataclass(slots=True)
 class RequestEnd:
-    """An end of a request as reported to its sender. error: reason of the return; empty if there was a reply. endpoint: that
-    replied, or the destination. reply: None if the request was returned."""
+    """An end of a request as reported to its sender. error: reason of the return; empty if there was a reply. endpoint:
+    source of the reply, or destination of the returned request. reply: None if the request was returned."""
 
     time: int
     location: str

@@ -39,7 +39,7 @@ CHECKS = "checks.json"
 
 @runtime_checkable
 class DisturbanceSource(Protocol):
-    """Object, such as a companion of a run, that reports disturbances of the last repetition."""
+    """Source of the disturbances of the last repetition, such as a companion of the run."""
 
     def disturbances(self) -> Iterable[Disturbance]: ...
 
@@ -48,12 +48,12 @@ class RepetitionChecker:
     """Checker of a run's repetitions. reports: reports of the checked repetitions."""
 
     def __init__(
-        self, folder: RunRecorder, names: Sequence[str], patience: float | None, companions: Iterable[object]
+        self, recorder: RunRecorder, names: Sequence[str], patience: float | None, companions: Iterable[object]
     ) -> None:
-        """folder: folder of the run; its result gets a summary. names: by rank. patience: as for `run`. companions:
-        companions of the run; those that are a `DisturbanceSource` are asked for disturbances."""
+        """recorder: recorder of the run, to whose result a summary is added. names: by rank. patience: as for `run`.
+        companions: companions of the run; those that are a `DisturbanceSource` are asked for disturbances."""
         self.reports: list[Report] = []
-        self._folder = folder
+        self._recorder = recorder
         self._names = names
         self._patience = patience
         self._companions = [companion for companion in companions if isinstance(companion, DisturbanceSource)]
@@ -66,7 +66,7 @@ class RepetitionChecker:
         try:
             yield
         except MachineLostError as error:  # the machine's histories are lost, and the others cannot be checked alone
-            self._folder.add_result(lost=error.lost)
+            self._recorder.add_result(lost=error.lost)
             raise
         except Exception as error:
             with suppress(UnwritableError):  # the error that ended the repetition is raised instead
@@ -95,7 +95,7 @@ class RepetitionChecker:
         circumstances = Circumstances(ending, end, disturbances, bound, settled=settled)
         report = _check_folder(files.history, self._names, circumstances)
         self.reports.append(report)
-        self._folder.add_result(checks=[_summary(report) for report in self.reports])
+        self._recorder.add_result(checks=[_summary(report) for report in self.reports])
         text = json.dumps(
             {**report.to_json(), "circumstances": _circumstances_to_json(circumstances)}, ensure_ascii=False, indent=1
         )
@@ -133,11 +133,11 @@ def read_reports(run: RecordedRun) -> list[Report]:
     return [_read_as(folder / CHECKS, Report.from_json) for folder in _folders(run, CHECKS)]
 
 
-def _read_as(path: Path, make: Callable[[Mapping[str, Any]], T]) -> T:
-    """Read a JSON file and convert its document by `make`. Raises BrokenFileError."""
+def _read_as(path: Path, convert: Callable[[Mapping[str, Any]], T]) -> T:
+    """Read a JSON file and convert its document. Raises BrokenFileError."""
     document = read_document(path)
     try:
-        return make(document)
+        return convert(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BrokenFileError(
             f"{path} cannot be understood ({type(error).__name__}: {error}): it is damaged"
@@ -162,7 +162,7 @@ def _ending(error: Exception) -> tuple[Ending, int, bool]:
 
 
 def _node_deaths(error: Exception) -> Iterable[Disturbance]:
-    """Yield a crash for node processes whose unintended death ended a run."""
+    """Yield a crash of the nodes whose processes died unintendedly and so ended a run."""
     if isinstance(error, NodeDiedError):
         yield Disturbance(CRASH, 0, nodes=frozenset(error.nodes), what=str(error).partition("\n")[0])
 
@@ -199,14 +199,14 @@ def _read_circumstances(folder: Path, status: str) -> Circumstances:
 
 
 def _circumstances_from_json(document: Mapping[str, Any]) -> Circumstances:
-    entries = document["circumstances"]
+    fields = document["circumstances"]
     disturbances = tuple(
         Disturbance(entry["kind"], entry["begin_ns"], entry["end_ns"], frozenset(entry["nodes"]), entry["what"])
-        for entry in entries["disturbances"]
+        for entry in fields["disturbances"]
     )
-    settled = entries.get("settled", False)  # missing in older runs' files
+    settled = fields.get("settled", False)  # missing in the files of older runs
     circumstances = Circumstances(
-        Ending(entries["ending"]), entries["end_ns"], disturbances, entries["bound_s"], settled=settled
+        Ending(fields["ending"]), fields["end_ns"], disturbances, fields["bound_s"], settled=settled
     )
     json_text.check(circumstances.end, int, "end_ns")
     json_text.check(circumstances.bound, float, "bound_s")

@@ -33,7 +33,8 @@ class Restarts:
         self._last = {name: max((end for _, end in spans), default=-1) for name, spans in self._spans.items()}
 
     def costs(self, channel: Sequence[Send]) -> list[int]:
-        """Return the cost of each send without a receive (see `alignment`), as far as known before matching."""
+        """Return, for each send, the cost of leaving it without a receive (see `alignment`), as far as known before
+        matching."""
         costs: list[int] = []
         until, life = _NEVER, -1  # end of the next complete send in this life of the sender
         for send in reversed(channel):
@@ -62,8 +63,8 @@ class Restarts:
 
 
 class UnmatchedReceives:
-    """Receives without a message that may have got one. Each explains at most one message; augmenting paths (Kuhn's
-    matching) find an assignment that explains as many messages as possible."""
+    """Receives that have no message in the history but may have got one. Each explains at most one message; augmenting
+    paths (Kuhn's matching) find an assignment that explains as many messages as possible."""
 
     def __init__(self, histories: Histories, may_have_received: Callable[[Receive], bool]) -> None:
         """may_have_received: whether a receive that failed, or ended with its program, may have got a message."""
@@ -81,7 +82,8 @@ class UnmatchedReceives:
         """Assign a matching receive to a message, and return it; None if there is none. before: the receive must be posted
         before this one, and in the same life."""
         visited: set[Receive] = set()
-        # Depth first: a receive for the message, then another receive for the message that has it, and so on.
+        # Depth first: a receive for the message, then another receive for the message to which that one is assigned, and so
+        # on.
         trail: list[tuple[Send, Receive | None, Iterator[Receive]]] = [(send, before, self._matching(send, before))]
         chosen: list[Receive] = []
         while trail:

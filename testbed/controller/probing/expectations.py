@@ -45,9 +45,9 @@ class Expectation:
     """Expected delay, loss and rate of isolated probes of the minimum size.
 
     delays: quantiles of the one-way delay in nanoseconds, ascending; a single value without jitter. delay_unpredictable,
-    rate_unpredictable: reason why it cannot be predicted, or empty. rate: bit/s, 0: unlimited. queue: bytes, 0: unlimited.
-    skip_below: nanoseconds; a frame with a shorter delay was reordered, that is, it skipped the delay. 0 without
-    reordering.
+    rate_unpredictable: reason why the delay or the rate cannot be predicted, or empty. rate: bit/s, 0: unlimited. queue:
+    bytes, 0: unlimited. skip_below: nanoseconds; a frame with a shorter delay was reordered, that is, it skipped the delay.
+    0 without reordering.
     """
 
     delays: tuple[int, ...]
@@ -82,18 +82,18 @@ class Expectation:
 def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = False) -> Expectation:
     """Compute the expectation for an impairment. texts: path -> text of the readable files that it names. bucket: the rate
     is enforced by a token bucket, through which an isolated frame passes at once. Fault rules are not considered."""
-    on_wire = 0
+    frame_time = 0
     if impairment.rate and not bucket:
-        on_wire = wire_size(impairment, MIN_SIZE) * BITS // impairment.rate
+        frame_time = wire_size(impairment, MIN_SIZE) * BITS // impairment.rate
     delays, delay_unpredictable = _delays(impairment, texts)
-    delays = tuple(delay + on_wire for delay in delays)
+    delays = tuple(delay + frame_time for delay in delays)
     if impairment.rate_trace:
         delay_unpredictable = delay_unpredictable or "the times of a rate trace decide when frames pass"
     reorder = Chance(impairment.reorder)
     skip_below = 0
     if impairment.reorder:
-        skip_below = (on_wire + delays[0]) // 2
-        if delays[0] - on_wire < 100_000:
+        skip_below = (frame_time + delays[0]) // 2
+        if delays[0] - frame_time < 100_000:
             reorder = Chance(
                 impairment.reorder, unpredictable="a delay below 0.1 ms is hardly distinguishable from no delay"
             )
@@ -142,7 +142,7 @@ def _table(impairment: Impairment, texts: Mapping[str, str]) -> tuple[int, ...]:
 @lru_cache(maxsize=64)
 def _uniform(jitter: int) -> tuple[int, ...]:
     last = _POINTS - 1
-    return tuple(round((2 * place / last - 1) * jitter) for place in range(_POINTS))
+    return tuple(round((2 * index / last - 1) * jitter) for index in range(_POINTS))
 
 
 def _loss(impairment: Impairment) -> Chance:
@@ -171,7 +171,8 @@ def _queue(impairment: Impairment) -> int:
 
 
 def probes_needed(expectation: Expectation) -> int:
-    """Return the number of probes that decide all findings on shares."""
+    """Return the number of probes that are enough for all findings on shares; 0 if all shares are 0 or 1, or
+    unpredictable."""
     chances = (expectation.loss, expectation.corrupt, expectation.duplicate, expectation.reorder)
     return max(chance.min_probes for chance in chances)
 

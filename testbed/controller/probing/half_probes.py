@@ -1,6 +1,7 @@
 """Probes of links between machines: each machine sends and receives probes at its ends of the links.
 
-This is the joint call of the machines' workers. Times are of each machine's wall clock; `spread_check` joins them.
+This is the joint call of the machines' workers. Times are those of each machine's wall clock; `spread_check` joins the
+results of both ends.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ def probe_part(
     seconds: float,
     linger: float,
 ) -> object:
-    """Probe the directions of links that begin or end on this machine.
+    """Probe the directions of links that begin or end on this machine, and return the `result` of this machine.
 
-    outgoing: directions that begin here: "number", the end ("owner", "port"), "interval" in ns, and "burst". incoming:
-    directions that end here: "number" and the end. run: distinguishes these probes from those of other checks. seconds:
-    duration of sending. linger: seconds to receive probes in flight. Raises NotFoundError, KernelError.
+    name: of the cluster. outgoing: directions that begin here: "number", the end ("owner", "port"), "interval" in ns, and
+    "burst". incoming: directions that end here: "number" and the end. run: distinguishes these probes from those of other
+    checks. seconds: duration of sending. linger: seconds to receive probes in flight. Raises NotFoundError, KernelError.
     """
     store = Store()
     state = store.choose(name)
@@ -153,7 +154,7 @@ class _Half:
             if probe is None:
                 self._arrivals[number].append((-1, when, False))
             elif probe.kind == COUNTED and probe.run == self._run:
-                self._arrivals[number].append((probe.number, when, probe.intact))
+                self._arrivals[number].append((probe.number, when, probe.is_intact))
 
     def _incoming_direction(self, port: ProbePort) -> int:
         """Return the direction that ends at a port, at most one; -1 for none."""
@@ -172,8 +173,8 @@ class _Half:
 
     def result(self) -> dict[str, object]:
         """Return, by direction, "left": times at which probes were sent, by number, 0 if not sent; "came": received probes,
-        each with number (-1: unreadable), time and whether it was intact; "others": other received frames and bytes;
-        "overrun": probes that were not read in time."""
+        each with its number (-1: unreadable), its time, and whether it was intact; "others": other received frames and
+        bytes; "overrun": probes that were not read in time."""
         counters, others = self._read_counters(), {}
         for number, (frames, size) in counters.items():
             probes, before = self._received_probes[number], self._counters_before[number]

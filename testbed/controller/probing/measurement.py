@@ -47,7 +47,7 @@ def measure(store: Store, state: State, target: Target, seconds: float | None, t
     after = read_counters(store, state)
     events = list(event_log.read(store.directory(state.name)))
     present = store.read(state.name)
-    changes = spans.changes(events, before.clock)
+    changes = spans.describe_changes(events, before.clock)
     if present is None or (present.layout, present.injected, present.datapaths) != (
         state.layout,
         state.injected,
@@ -143,7 +143,7 @@ def _routed(state: State, target: Target) -> list[_ProbedPath]:
             _ProbedPath(
                 Subject(path.link, path.direction, expectation, plan, rules_active=rules_active),
                 ProbePath(
-                    probe_port(state, wiring, path.source), probe_port(state, wiring, path.sink), plan, path.along
+                    probe_port(state, wiring, path.source), probe_port(state, wiring, path.sink), plan, path.to_frame
                 ),
                 tuple((link.name, direction) for link, direction in path.crossed),
                 any(is_down(link, state.injected) for link, _ in path.crossed),

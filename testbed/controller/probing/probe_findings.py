@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.controller.probing.expectations import Chance, Expectation
-from testbed.controller.probing.probe_plan import Plan
+from testbed.controller.probing.probe_plan import ProbePlan
 from testbed.controller.probing.probes import ProbeResult
 from testbed.controller.verdict import statistics
 from testbed.controller.verdict.thresholds import Table
@@ -34,7 +34,7 @@ class Subject:
     link: str
     direction: str
     expectation: Expectation
-    plan: Plan
+    plan: ProbePlan
     approximate: str = ""
     rules_active: bool = False
     overflowed: int = 0
@@ -124,7 +124,7 @@ def _delays(subject: Subject, result: ProbeResult, table: Table) -> list[Finding
 
 def _reordering_reason(expectation: Expectation, result: ProbeResult) -> str:
     """Return the reason why frames with too short a delay may be reordered frames that a busy machine delayed, or an empty
-    string. This is likely if an equal share of the other frames was late by as much, or for few frames."""
+    string. This is likely if only few frames are early, or if a similar share of all frames was late by as much."""
     if not expectation.skip_below:
         return ""
     early = bisect_left(result.delays, expectation.delay(0))
@@ -135,7 +135,8 @@ def _reordering_reason(expectation: Expectation, result: ProbeResult) -> str:
 
 
 def _jitter(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
-    """Judge the interquartile range and the distribution. Frames may be late by the tolerance of the median delay."""
+    """Judge the interquartile range and the distribution of the delay. Frames may be late by the tolerance of the median
+    delay."""
     expectation, delays = subject.expectation, result.delays
     if len(delays) < _MIN_SAMPLES:
         if not expectation.range:
@@ -278,10 +279,10 @@ def _rate(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
         return finding(Grade.UNDECIDED, plan.no_train)
     if train_result is None:
         return finding(Grade.UNDECIDED, "too many links with a rate to measure all at once: check this link alone")
-    if len(train_result.frames) < _MIN_SAMPLES:
+    if len(train_result.times) < _MIN_SAMPLES:
         return finding(
             Grade.UNDECIDED,
-            f"only {len(train_result.frames)} frames of the train arrived, at least {_MIN_SAMPLES} are needed",
+            f"only {len(train_result.times)} frames of the train arrived, at least {_MIN_SAMPLES} are needed",
         )
     train_bytes = plan.train.count * plan.train.size
     if train_result.overrun:
@@ -295,12 +296,12 @@ def _rate(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
     isolated_delay = max(expectation.delay(1), statistics.quantile(result.delays, 0.99) if result.delays else 0)
     min_wait = min(_QUEUED_TIME, 8 * 10**9 * expectation.queue // expected // 2)
     queued_delay = isolated_delay + max(min_wait, _QUEUED_FRAME_TIMES * plan.train.bits * 10**9 // expected)
-    measured = rate_of_queued(train_result.frames, plan.train.bits, queued_delay)
+    measured = rate_of_queued(train_result.times, plan.train.bits, queued_delay)
     if measured is not None:
         return finding(table.grade("rate", abs(measured - expected), expected), measured=measured)
     # No frame waited: either the rate is not limited, or the train did not reach it.
-    frames = train_result.frames
-    delivered_rate = plan.train.bits * len(frames) * 1e9 / max(1, frames[-1][1] - frames[0][1])
+    times = train_result.times
+    delivered_rate = plan.train.bits * len(times) * 1e9 / max(1, times[-1][1] - times[0][1])
     if delivered_rate > plan.train.min_offered * (1 - expectation.loss.share):
         grade = table.grade("rate", delivered_rate - expected, expected)
         return finding(grade, "the train was not limited by the rate", delivered_rate)
@@ -312,17 +313,17 @@ def _rate(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
     )
 
 
-def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued_delay: int) -> float | None:
+def rate_of_queued(times: Sequence[tuple[int, int]], bits: int, queued_delay: int) -> float | None:
     """Return the rate, in bit/s, of the longest run of queued frames; None if no run is long enough.
 
-    frames: times of departure and arrival, nanoseconds, in the order of arrival. bits: bits of a frame. queued_delay: delay
-    in nanoseconds above which a frame was queued. Queued frames arrive one per frame time, independently of the sender. The
-    first quarter is ignored, since it empties a token bucket.
+    times: departure and arrival of each frame, nanoseconds, in the order of arrival. bits: bits of a frame. queued_delay:
+    delay in nanoseconds above which a frame was queued. Queued frames arrive one per frame time, independently of the
+    sender. The first quarter of the frames is ignored, since it empties a token bucket.
     """
     best = 0, 0  # frames, nanoseconds
     started: int | None = None
     count = 0
-    for departed, arrived in frames[len(frames) // 4 :]:
+    for departed, arrived in times[len(times) // 4 :]:
         if arrived - departed <= queued_delay:
             started = None
             continue
@@ -331,5 +332,5 @@ def rate_of_queued(frames: Sequence[tuple[int, int]], bits: int, queued_delay: i
         else:
             count += 1
             best = max(best, (count, arrived - started))
-    count, time = best
-    return count * bits * 1e9 / time if count >= max(_MIN_SAMPLES, len(frames) // 8) and time else None
+    count, elapsed = best
+    return count * bits * 1e9 / elapsed if count >= max(_MIN_SAMPLES, len(times) // 8) and elapsed else None

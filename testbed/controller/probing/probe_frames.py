@@ -32,15 +32,15 @@ _MAGIC_BYTES: Final = _MAGIC.to_bytes(4, "big")
 _IDENTITY: Final = struct.Struct(">IIHBxI")  # magic, run, path, kind, number
 _CHECK: Final = struct.Struct(">I")
 _COPY_SIZE: Final = _IDENTITY.size + _CHECK.size
-_FIRST: Final = len(_HEADER)
-_SECOND: Final = _FIRST + _COPY_SIZE
-_PADDING: Final = bytes(MIN_SIZE - _SECOND - _COPY_SIZE)
+_FIRST_COPY: Final = len(_HEADER)
+_SECOND_COPY: Final = _FIRST_COPY + _COPY_SIZE
+_PADDING: Final = bytes(MIN_SIZE - _SECOND_COPY - _COPY_SIZE)
 
 ACCEPTED: Final = pass_any(
     [
         (12, 2, _ETHERTYPE),
-        (_FIRST, 4, _MAGIC),
-        (_SECOND, 4, _MAGIC),
+        (_FIRST_COPY, 4, _MAGIC),
+        (_SECOND_COPY, 4, _MAGIC),
         (0, 4, int.from_bytes(_DESTINATION[:4], "big")),
     ]
 )
@@ -49,17 +49,19 @@ ACCEPTED: Final = pass_any(
 
 @dataclass(frozen=True, slots=True)
 class ReceivedProbe:
-    """A received probe. intact: no bit of header, identity and padding was changed."""
+    """A received probe. run, path, kind, number: as in `build`. is_intact: no bit of header, identity and padding was
+    changed."""
 
     run: int
     path: int
     kind: int
     number: int
-    intact: bool
+    is_intact: bool
 
 
 def build(run: int, path: int, kind: int, number: int, size: int = MIN_SIZE) -> bytes:
-    """Build a probe of `size` bytes, at least MIN_SIZE. run: distinguishes probes of different checks."""
+    """Build a probe of `size` bytes, at least MIN_SIZE. run: distinguishes probes of different checks. path: number of the
+    path. kind: COUNTED, MARKER or TRAIN."""
     identity = _IDENTITY.pack(_MAGIC, run, path, kind, number)
     copy = identity + _CHECK.pack(zlib.crc32(identity))
     return (_HEADER + copy + copy + _PADDING).ljust(size, b"\0")
@@ -69,19 +71,21 @@ def parse(head: bytes) -> ReceivedProbe | None:
     """Parse the first bytes of a frame, also with a source route or a cell header before the identity. Return None for other
     frames, and for probes that are corrupted beyond recognition."""
     probe = _parse(head)
-    if probe is None and (begin := head.find(_MAGIC_BYTES, _FIRST)) > _FIRST:
-        return _parse(head[:_FIRST] + head[begin:])
+    if probe is None and (begin := head.find(_MAGIC_BYTES, _FIRST_COPY)) > _FIRST_COPY:
+        return _parse(head[:_FIRST_COPY] + head[begin:])
     return probe
 
 
 def _parse(head: bytes) -> ReceivedProbe | None:
-    first, second = head[_FIRST:_SECOND], head[_SECOND : _SECOND + _COPY_SIZE]
+    first, second = head[_FIRST_COPY:_SECOND_COPY], head[_SECOND_COPY : _SECOND_COPY + _COPY_SIZE]
     for copy in (first, second):
         if len(copy) < _COPY_SIZE or _CHECK.unpack_from(copy, _IDENTITY.size)[0] != zlib.crc32(copy[: _IDENTITY.size]):
             continue
         magic, run, path, kind, number = _IDENTITY.unpack_from(copy)
         if magic != _MAGIC:
             return None
-        intact = first == second and head[:_FIRST] == _HEADER and head[_SECOND + _COPY_SIZE : MIN_SIZE] == _PADDING
-        return ReceivedProbe(run, path, kind, number, intact)
+        is_intact = (
+            first == second and head[:_FIRST_COPY] == _HEADER and head[_SECOND_COPY + _COPY_SIZE : MIN_SIZE] == _PADDING
+        )
+        return ReceivedProbe(run, path, kind, number, is_intact)
     return None

@@ -1,7 +1,8 @@
 """Plan for probing a direction: interval, burst, duration, and the train that measures its rate.
 
-Probes must disturb other traffic little: in total at most `MAX_PACE` frames/s, and at most a tenth of a direction's rate.
-The interval of timed probes exceeds the range of the jitter: where order is kept, closer frames delay each other.
+Probes must hardly disturb other traffic: they are in total at most `MAX_PACE` frames/s, and at most a tenth of a
+direction's rate. The interval of timed probes exceeds the range of the jitter: where order is kept, closer frames delay
+each other.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ MARGIN: Final = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """A train of frames above the rate. count: frames. size: bytes of each. duration: nanoseconds. bits: bits of a frame on
-    the wire. min_offered: bit/s at which the train must have been sent to show that the link limits it."""
+    """A train of frames, sent faster than the direction's rate. count: number of frames. size: bytes of each. duration:
+    nanoseconds. bits: bits of a frame on the wire. min_offered: bit/s at which the train must have been sent to show that
+    the link limits it."""
 
     count: int
     size: int
@@ -50,7 +52,7 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProbePlan:
     """Probes of a direction: bursts of `burst` probes every `interval` nanoseconds, the first of which is timed. max_delay:
     longest expected delay, nanoseconds. skip_below: see `Expectation`. min_probes, min_samples: number of probes, and of
     timed probes, that decide all findings. train: measures the rate, or None; no_train: reason why there is none."""
@@ -65,7 +67,7 @@ class Plan:
     no_train: str = ""
 
 
-def plan_for(impairment: Impairment, expectation: Expectation, paths: int, mtu: int) -> Plan:
+def plan_for(impairment: Impairment, expectation: Expectation, paths: int, mtu: int) -> ProbePlan:
     """Plan the probes of a direction. paths: number of directions that are probed at the same time. mtu: bytes."""
     pace = MAX_PACE / paths
     if impairment.rate:
@@ -79,18 +81,18 @@ def plan_for(impairment: Impairment, expectation: Expectation, paths: int, mtu: 
             burst = max(1, min(burst, expectation.queue // (2 * MIN_SIZE)))
     train, no_train = None, expectation.rate_unpredictable
     if impairment.rate:
-        train, no_train = _train(impairment, expectation, mtu)
+        train, no_train = _plan_train(impairment, expectation, mtu)
     min_samples = _MIN_SAMPLES
     if expectation.range and not expectation.delay_unpredictable:
         min_samples = min_jitter_samples()
-    return Plan(
+    return ProbePlan(
         interval, burst, expectation.delays[-1], expectation.skip_below, min_probes, min_samples, train, no_train
     )  # fmt: skip
 
 
-def _train(impairment: Impairment, expectation: Expectation, mtu: int) -> tuple[Train | None, str]:
-    """Plan the train, or return the reason why there is none. Lost frames take no time on the wire, so more are sent. The
-    queue may overflow, since it stays full then."""
+def _plan_train(impairment: Impairment, expectation: Expectation, mtu: int) -> tuple[Train | None, str]:
+    """Plan the train, or return the reason why there is none. Lost frames take no time on the wire, so correspondingly more
+    are sent. The queue may overflow: a full queue keeps the link busy."""
     passed = 1 - expectation.loss.share
     if passed < 0.05:
         return None, "nearly all frames are lost before they take time on the wire"

@@ -19,7 +19,7 @@ from typing import Final
 
 from testbed.controller.probing import probe_frames
 from testbed.controller.probing.probe_frames import COUNTED, MARKER, TRAIN, ReceivedProbe
-from testbed.controller.probing.probe_plan import MARGIN, Plan, Train
+from testbed.controller.probing.probe_plan import MARGIN, ProbePlan, Train
 from testbed.controller.probing.sleeper import Sleeper
 from testbed.engine.loop import Loop
 from testbed.errors import KernelError
@@ -37,12 +37,12 @@ _MARKER_INTERVAL: Final = 20_000_000  # ns
 _IDLE_TIME: Final = 100_000_000  # ns without a frame, beyond delay and frame time, after which a train has passed
 _CHECK_INTERVAL: Final = 100_000_000  # ns
 _DRAIN_TIMEOUT: Final = 3 * _SECOND  # for probes in flight, beyond their delay
-_BUFFERED_SECONDS: Final = 0.25  # s of probes that must fit into a tap's buffer
+_BUFFERED_SECONDS: Final = 0.25  # duration of probing whose probes must fit into a tap's buffer
 _MAX_TRAINS: Final = 4  # of one direction
 _TRAINS_TIMEOUT: Final = 30  # s, of all directions together
-_NICENESS: Final = -10  # as of the relay; with a lower priority trains could not fill its links
+_NICENESS: Final = -10  # the relay's; with a lower priority, trains could not fill the relay's links
 _MIN_SLEEP: Final = 1_000_000  # ns; the sender spins for shorter times
-_FULL_FRAME_ROOM: Final = 4  # buffer space of a full frame, as a multiple of a small frame's
+_FULL_FRAME_ROOM: Final = 4  # buffer space of a full frame, as a multiple of that of a small frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,32 +57,32 @@ class ProbePort:
 
 @dataclass(frozen=True, slots=True)
 class ProbePath:
-    """Path of probes from one interface to another or the same one, and their plan. along: converts a probe to a frame that
-    takes this path, such as by a source route."""
+    """Path of probes from one interface to another one or back to it, and their plan. to_frame: converts a probe to a frame
+    that takes this path, such as by a source route."""
 
     source: ProbePort
     sink: ProbePort
-    plan: Plan
-    along: Callable[[bytes], bytes] = bytes
+    plan: ProbePlan
+    to_frame: Callable[[bytes], bytes] = bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """Result of a train. offered: bit/s at which it was sent. frames: times of departure and arrival of the received frames,
+    """Result of a train. offered: bit/s at which it was sent. times: departure and arrival of each received frame,
     nanoseconds of the wall clock, in the order of arrival. other_bytes: bytes of other frames received meanwhile.
     overrun: frames that this process did not read in time."""
 
     offered: float
-    frames: tuple[tuple[int, int], ...]
+    times: tuple[tuple[int, int], ...]
     other_bytes: int
     overrun: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """Result of probing one direction. sent: probes that left. arrived: probes of them that were received, once or more.
+    """Result of probing one direction. sent: probes that left. arrived: sent probes that were received at least once.
     delays: nanoseconds, of timed probes that did not skip the delay, ascending. skipped: received probes that skipped the
-    delay. duplicates: second copies. corrupted, overtaken: corrupted and overtaken of the received probes. other_frames,
+    delay. duplicates: further copies. corrupted, overtaken: received probes that were corrupted, or overtaken. other_frames,
     other_bytes: received frames that were not probes. overrun: probes that this process did not read in time. seconds:
     duration."""
 
@@ -102,8 +102,9 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Result of a measurement. paths: in the requested order. floor, lag: wake-up latencies of a sleeper before and during
-    probing, nanoseconds, ascending. wall_clock_step: nanoseconds by which the wall clock was set meanwhile."""
+    """Results of probing, and the timing of the machine meanwhile. paths: in the requested order. floor, lag: wake-up
+    latencies of a sleeper before and during probing, nanoseconds, ascending. wall_clock_step: nanoseconds by which the wall
+    clock was set meanwhile."""
 
     paths: tuple[ProbeResult, ...]
     floor: tuple[int, ...]
@@ -134,7 +135,7 @@ def probe(paths: Sequence[ProbePath], min_seconds: float, max_seconds: float, ru
             trains = session.send_trains(until, slow)
         wall_clock_step = abs(_wall_offset() - offset)
     finally:
-        wake_ups = sleeper.wake_ups()
+        wake_ups = sleeper.stop()
     return Measurement(
         tuple(replace(result, train=train) for result, train in zip(results, trains, strict=True)),
         tuple(sorted(late for due, late in wake_ups if started < due < probing_started)),
@@ -175,7 +176,7 @@ class _Track:
 
 
 class _Session:
-    """A session of probing: taps at all ends, and the track of each direction."""
+    """Taps and senders at the ends of all paths, and the track of each direction. Directions are numbered as their paths."""
 
     def __init__(self, stack: ExitStack, paths: Sequence[ProbePath], run: int) -> None:
         self._paths = paths
@@ -252,7 +253,7 @@ class _Session:
         track, path = self._tracks[number], self._paths[number]
         sender = self._senders[path.source]
         for _ in range(self._bursts[number]):
-            sender.send(path.along(probe_frames.build(self._run, number, COUNTED, len(track.departures))))
+            sender.send(path.to_frame(probe_frames.build(self._run, number, COUNTED, len(track.departures))))
             track.departures.append(0)
             track.arrivals.append(0)
 
@@ -273,7 +274,7 @@ class _Session:
         track.markers += 1
         frame = probe_frames.build(self._run, number, MARKER, track.markers)
         path = self._paths[number]
-        self._senders[path.source].send(path.along(frame))
+        self._senders[path.source].send(path.to_frame(frame))
 
     def _send_markers(self, loop: Loop, duration: int) -> None:
         end = loop.now() + duration
@@ -294,7 +295,7 @@ class _Session:
         markers_before = [track.markers for track in self._tracks]
         max_delay = max((path.plan.max_delay for path in self._paths), default=0)
         limit = end + max_delay + round(_DRAIN_TIMEOUT * slow)
-        drained: dict[int, int] = {}  # by number of the direction, when no probe can arrive any more
+        drained: dict[int, int] = {}  # by direction: the time after which no probe can arrive any more
 
         def check(now: int) -> None:
             for number, track in enumerate(self._tracks):
@@ -346,7 +347,7 @@ class _Session:
                 return
             track.arrivals[received.number] = when
             track.in_flight -= 1
-            track.corrupted += not received.intact
+            track.corrupted += not received.is_intact
             if received.number < track.highest:
                 track.overtaken += 1
             else:
@@ -356,7 +357,7 @@ class _Session:
 
     def send_trains(self, until: int, slow: float) -> list[TrainResult | None]:
         """Send trains over one direction after the other; repeat trains that were sent too slowly because of other programs.
-        Return a result by direction; None if no train is planned, or no time was left."""
+        Return a result for each direction; None if no train is planned, or no time was left."""
         results: list[TrainResult | None] = [None] * len(self._paths)
         for _ in range(_MAX_TRAINS):
             for number, path in enumerate(self._paths):
@@ -376,7 +377,7 @@ class _Session:
         track.train_arrivals.clear()
         sender = self._senders[path.source]
         build = partial(probe_frames.build, self._run, number, TRAIN, size=train.size)
-        frames = [path.along(build(index)) for index in range(train.count)]
+        frames = [path.to_frame(build(index)) for index in range(train.count)]
         poll = select.poll()
         poll.register(sink, select.POLLIN)
         # The kernel stamps frames on arrival, so they can be read late; reading takes time from sending.
@@ -397,7 +398,7 @@ class _Session:
         _, other_bytes = self._other_traffic(counts_before)[number]
         offered = train.bits * train.count * _SECOND / elapsed
         departures = track.train_departures
-        times = tuple((departures[number], arrival) for number, arrival in track.train_arrivals if number in departures)
+        times = tuple((departures[index], arrival) for index, arrival in track.train_arrivals if index in departures)
         return TrainResult(offered, times, other_bytes, sink.overrun() + source.overrun())
 
     def _await_train(self, path: ProbePath, train: Train, track: _Track, poll: select.poll, slow: float) -> None:
@@ -424,10 +425,10 @@ class _Session:
     # Other frames
 
     def _other_received(self) -> list[tuple[int, int]]:
-        """Return the frames and bytes received by each direction's sink, without probes that were read. Raises KernelError
+        """Return the frames and bytes received by each direction's sink, without the probes read so far. Raises KernelError
         for a missing interface."""
-        paths = {path.sink.namespace for path in self._paths}
-        by_namespace = {path: device_counters(path) for path in paths}
+        sink_namespaces = {path.sink.namespace for path in self._paths}
+        by_namespace = {namespace: device_counters(namespace) for namespace in sink_namespaces}
         received = []
         for path, track in zip(self._paths, self._tracks, strict=True):
             counters = by_namespace[path.sink.namespace].get(path.sink.device)
@@ -483,8 +484,8 @@ class _Session:
 
 
 def delay_of(departure: int, arrival: int) -> int:
-    """Return a probe's delay from its times of the wall clock, which may have been set back between them: then it is 0, and
-    not that of a frame that skipped the link's delay."""
+    """Return a probe's delay, nanoseconds; 0 if the wall clock was set back in between. Even on a link without reordering
+    (`skip_below` is 0), a negative delay would count as that of a frame that skipped the link's delay."""
     return max(0, arrival - departure)
 
 

@@ -2,7 +2,7 @@
 
 Such switches and the cables between them exist only inside the relay, so a probe begins and ends at a NIC. The link of a NIC
 is probed in both directions by one path, there and back; a cable between switches by a path from the nearest NIC on one
-side to the nearest NIC on the other side. The expectation of a path combines those of all its directions.
+side to the nearest NIC on the other side. The expectation for a path combines those for all directions on it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 from testbed import fabrics
 from testbed.controller.probing.expectations import Chance, Expectation
-from testbed.controller.probing.probe_plan import Plan, plan_for
+from testbed.controller.probing.probe_plan import ProbePlan, plan_for
 from testbed.fabric.interface import Path, Routing
 from testbed.spec.layout import DirectionName, End, Impairment, Layout, Link
 
@@ -33,15 +33,15 @@ _SEVERAL_DUPLICATIONS: Final = "copies of copies are not distinguished"
 
 @dataclass(frozen=True, slots=True)
 class RoutedPath:
-    """A path from a NIC to a NIC. link, direction: probed by this path. source, sink: the NICs. crossed: directions of links
-    on the path. along: converts a probe to a frame that takes this path."""
+    """A path from a NIC to a NIC. link, direction: those that this path probes. source, sink: the NICs. crossed: directions
+    of links on the path. to_frame: converts a probe to a frame that takes this path."""
 
     link: str
     direction: str
     source: End
     sink: End
     crossed: tuple[tuple[Link, DirectionName], ...]
-    along: Callable[[bytes], bytes]
+    to_frame: Callable[[bytes], bytes]
 
 
 def routed_links(layout: Layout) -> list[Link]:
@@ -60,17 +60,17 @@ def routed_paths(layout: Layout, chosen: Sequence[Link]) -> list[RoutedPath]:
     for link in chosen:
         nics = [end for end in (link.a, link.b) if not graph.is_switch(end)]
         if len(nics) == 2:
-            paths += [graph.path(link, "forward", [link.a]), graph.path(link, "backward", [link.b])]
+            paths += [graph.find_path(link, "forward", [link.a]), graph.find_path(link, "backward", [link.b])]
             continue
         if nics:
-            paths.append(graph.path(link, THERE_AND_BACK, [nics[0], graph.other_end(nics[0])]))
+            paths.append(graph.find_path(link, THERE_AND_BACK, [nics[0], graph.other_end(nics[0])]))
             continue
         for direction, start in (("forward", link.a), ("backward", link.b)):
             upstream = graph.ends_to_nic(start, link)
             downstream = graph.ends_to_nic(graph.other_end(start), link)
             if upstream and downstream:
                 from_nic = [graph.other_end(end) for end in reversed(upstream)]
-                paths.append(graph.path(link, direction, [*from_nic, start, *downstream]))
+                paths.append(graph.find_path(link, direction, [*from_nic, start, *downstream]))
     return [path for path in paths if path is not None]
 
 
@@ -101,16 +101,16 @@ class _Graph:
         while queue:
             switch, ends = queue.popleft()
             for end in self._ports[switch]:
-                link, _, other = self._cables[end]
-                if link is avoided or other.owner in visited:
+                link, _, far_end = self._cables[end]
+                if link is avoided or far_end.owner in visited:
                     continue
-                if not self.is_switch(other):
+                if not self.is_switch(far_end):
                     return [*ends, end]
-                visited.add(other.owner)
-                queue.append((other.owner, [*ends, end]))
+                visited.add(far_end.owner)
+                queue.append((far_end.owner, [*ends, end]))
         return []
 
-    def path(self, link: Link, direction: str, ends: Sequence[End]) -> RoutedPath | None:
+    def find_path(self, link: Link, direction: str, ends: Sequence[End]) -> RoutedPath | None:
         """Return the path along these ends, from NIC to NIC; None if the fabric has no such route."""
         crossed = tuple((self._cables[end][0], self._cables[end][1]) for end in ends)
         hops = tuple(
@@ -129,11 +129,11 @@ def combine(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectati
     """Combine the expectations of all directions on a path. Switches cut through, so a frame's transmission time counts
     once, at the rate of the slowest cable."""
     delay = sum(impairment.delay for impairment, _ in expectations)
-    on_wire = max(expected.delays[0] - impairment.delay for impairment, expected in expectations)
-    parts = [expected for _, expected in expectations]
-    corrupt = _at_least_one(part.corrupt for part in parts)
-    duplicates = [part.duplicate for part in parts if part.duplicate.share]
-    loss, duplicate = _at_least_one(part.loss for part in parts), _at_least_one(duplicates)
+    frame_time = max(expected.delays[0] - impairment.delay for impairment, expected in expectations)
+    crossed = [expected for _, expected in expectations]
+    corrupt = _at_least_one(expected.corrupt for expected in crossed)
+    duplicates = [expected.duplicate for expected in crossed if expected.duplicate.share]
+    loss, duplicate = _at_least_one(expected.loss for expected in crossed), _at_least_one(duplicates)
     if corrupt.share:
         corrupt, loss = (
             replace(corrupt, unpredictable=_MISROUTED),
@@ -142,11 +142,11 @@ def combine(expectations: Sequence[tuple[Impairment, Expectation]]) -> Expectati
     if len(duplicates) > 1:
         duplicate = replace(duplicate, unpredictable=_SEVERAL_DUPLICATIONS)
     return Expectation(
-        (delay + on_wire,), loss, corrupt, duplicate, Chance(), _min_rate(parts), rate_unpredictable=_NO_TRAIN
+        (delay + frame_time,), loss, corrupt, duplicate, Chance(), _min_rate(crossed), rate_unpredictable=_NO_TRAIN
     )
 
 
-def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> Plan:
+def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> ProbePlan:
     """Plan the probes of a path. paths: number of paths that are probed at the same time."""
     impairment = Impairment(rate=expectation.rate, delay=expectation.delays[0])
     plan = plan_for(impairment, expectation, _COST * paths, mtu)
@@ -155,14 +155,14 @@ def plan_on_path(expectation: Expectation, paths: int, mtu: int) -> Plan:
 
 def _at_least_one(chances: Iterable[Chance]) -> Chance:
     """Return the share of frames that at least one of independent chances hits."""
-    parts = list(chances)
-    missed = math.prod(1 - part.share for part in parts)
+    independent = list(chances)
+    missed = math.prod(1 - chance.share for chance in independent)
     return Chance(
-        1 - missed if any(part.share for part in parts) else 0.0,
-        max((part.inflation for part in parts), default=1.0),
-        next((part.unpredictable for part in parts if part.unpredictable), ""),
+        1 - missed if any(chance.share for chance in independent) else 0.0,
+        max((chance.inflation for chance in independent), default=1.0),
+        next((chance.unpredictable for chance in independent if chance.unpredictable), ""),
     )
 
 
-def _min_rate(parts: Iterable[Expectation]) -> int:
-    return min((part.rate for part in parts if part.rate), default=0)
+def _min_rate(expectations: Iterable[Expectation]) -> int:
+    return min((expected.rate for expected in expectations if expected.rate), default=0)

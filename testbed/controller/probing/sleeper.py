@@ -1,7 +1,7 @@
-"""Wake-up latency of a process that only sleeps, for a millisecond at a time, and reads the clock.
+"""Measure the wake-up latency of a process that only sleeps, for a millisecond at a time, and reads the clock.
 
-On an idle machine, this is the timer floor; while probes run, it includes the time for which a ready process waits for a
-processor.
+On an idle machine, this latency is the timer floor. While probes run, it includes the time for which a ready process waits
+for a processor.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from testbed.kernel.children import fork
 from testbed.kernel.waiter import Waiter
 
 _PERIOD: Final = 1_000_000  # ns
-_MAX_WAKE_UPS: Final = 200_000  # recorded
+_MAX_WAKE_UPS: Final = 200_000  # recorded; the process then ends
 
 
 class Sleeper:
-    """A sleeping process, from construction until `wake_ups`."""
+    """A child process that sleeps and records its wake-ups, from construction until `stop`."""
 
     def __init__(self) -> None:
         stop, self._stop = os.pipe()
@@ -32,7 +32,7 @@ class Sleeper:
         os.close(stop)
         os.close(answer)
 
-    def wake_ups(self) -> list[tuple[int, int]]:
+    def stop(self) -> list[tuple[int, int]]:
         """End the process and return each wake-up: its due time, monotonic nanoseconds, and its latency, nanoseconds."""
         os.close(self._stop)
         with open(self._answer, "rb") as answers:
@@ -54,7 +54,7 @@ def _sleep(stop: int, answer: int) -> None:
         while not waiter.wait(due) and len(wake_ups) < _MAX_WAKE_UPS:
             now = waiter.now()
             wake_ups.append((due, now - due))
-            due = max(due + _PERIOD, now + _PERIOD // 2)
+            due = max(due + _PERIOD, now + _PERIOD // 2)  # after a late wake-up, sleep all the same
         with open(answer, "wb") as answers:
             answers.write(pickle.dumps(wake_ups))
         status = 0

@@ -13,25 +13,27 @@ Cause = TypeVar("Cause")
 
 
 @dataclass(frozen=True, slots=True)
-class Shrunk(Generic[Cause]):
-    """Result of delta debugging. causes: remaining ones. trials: their number. minimal: whether every remaining cause is
-    known to be needed; False if the limit of trials was reached before."""
+class ShrinkResult(Generic[Cause]):
+    """Result of delta debugging. causes: remaining causes. trials: number of trials. minimal: whether every remaining cause
+    is known to be needed; False if the limit of trials was reached earlier."""
 
     causes: Sequence[Cause]
     trials: int
     minimal: bool
 
 
-def shrink(causes: Sequence[Cause], has_effect: Callable[[Sequence[Cause]], bool], max_trials: int) -> Shrunk[Cause]:
+def shrink(
+    causes: Sequence[Cause], has_effect: Callable[[Sequence[Cause]], bool], max_trials: int
+) -> ShrinkResult[Cause]:
     """Reduce causes that together have the effect. has_effect: whether a subset of the causes, in their order, has the
-    effect. max_trials: maximum number of its calls."""
+    effect. max_trials: maximum number of calls of `has_effect`."""
     remaining, parts, trials = list(causes), 2, 0
     if not remaining:
-        return Shrunk(remaining, 0, True)
+        return ShrinkResult(remaining, 0, True)
     if trials < max_trials:
         trials += 1
         if has_effect([]):  # the effect needs no cause
-            return Shrunk([], trials, True)
+            return ShrinkResult([], trials, True)
     while len(remaining) > 1:
         size = -(-len(remaining) // parts)
         starts = range(0, len(remaining), size)
@@ -40,7 +42,7 @@ def shrink(causes: Sequence[Cause], has_effect: Callable[[Sequence[Cause]], bool
         complements = [remaining[:start] + remaining[start + size :] for start in starts] if parts > 2 else []
         for number, subset in enumerate([*chunks, *complements]):
             if trials == max_trials:
-                return Shrunk(remaining, trials, False)
+                return ShrinkResult(remaining, trials, False)
             trials += 1
             if has_effect(subset):
                 remaining, parts = subset, 2 if number < len(chunks) else max(parts - 1, 2)
@@ -49,4 +51,4 @@ def shrink(causes: Sequence[Cause], has_effect: Callable[[Sequence[Cause]], bool
             if size == 1:
                 break
             parts = min(2 * parts, len(remaining))
-    return Shrunk(remaining, trials, True)
+    return ShrinkResult(remaining, trials, True)

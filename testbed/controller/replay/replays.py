@@ -1,13 +1,14 @@
-"""Replay a run with its recorded fates, in either mode, or find a minimal set of fates that makes it fail in the same way.
+"""Replay a run with its recorded fates, in the simulation or in namespaces, or find a minimal set of fates that makes it
+fail in the same way.
 
     result = testbed.replay("results/runs/...", "live")
     result.reproduced, result.failed  # whether a check failed again, and which checks failed
 
-A simulation logs every fate that is not a pass. A run in namespaces does so, too, up to the size limit of the log and except
-for fates that the kernel decides. If the log is incomplete, the fates are computed from the seed again: they are equal, flow
-by flow, but cannot be minimized. A scenario changes fates at its times. Therefore a run with a scenario is replayed with the
-scenario instead of the log, and its faults are minimized. Effects that depend on time, such as a queue overflow, repeat
-exactly only in the simulation.
+A simulation logs every fate that is not a pass. A run in namespaces does so, too, up to the size limit of the log and
+except for fates that the kernel decides. If the log is incomplete, the fates are computed from the seed again: they are
+equal, flow by flow, but cannot be minimized. A scenario changes fates at given times. Therefore a run with a scenario is
+replayed with the scenario instead of the log, and its faults are minimized. Effects that depend on time, such as a queue
+overflow, repeat exactly only in the simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from testbed.cluster.records.ownership import temporary_directory
-from testbed.controller.replay.delta_debugging import Cause, Shrunk, shrink
+from testbed.controller.replay.delta_debugging import Cause, ShrinkResult, shrink
 from testbed.controller.runs.run_options import Mode
 from testbed.controller.runs.runner import run
 from testbed.controller.scenarios.random_faults import draw_faults
@@ -53,8 +54,8 @@ PROGRESS_TIMEOUT: Final = 5.0
 """Seconds without progress after which a replay in namespaces fails, unless the run has its own `patience`."""
 
 SCENARIO_PROGRESS_TIMEOUT: Final = 15.0
-"""Seconds for a run with a scenario: programs that wait for a crashed node make no progress until their
-protocol gives it up, AM-II by default after 6 s."""
+"""Seconds without progress for a run with a scenario: programs that wait for a crashed node make none until their
+protocol gives the node up, AM-II by default after 6 s."""
 
 _numbers: Final = itertools.count(1)
 
@@ -121,20 +122,22 @@ def read_repetition(folder: Path, number: int = 0, workload: Form | None = None)
     form = workload or request.get("form")
     if not form:
         raise UnsupportedError(f"the workload of {folder} came from Python and has no name: give it to testbed.replay")
-    parts = sorted(int(part.name[7:]) for part in folder.glob("repeat-[0-9]*") if part.name[7:].isdigit())
-    if number > max(parts, default=1):
+    numbers = [int(path.name[7:]) for path in folder.glob("repeat-[0-9]*") if path.name[7:].isdigit()]
+    last = max(numbers, default=1)
+    if number > last:
         raise NotFoundError(f"{folder} has no repetition {number}")
-    number = number or max(parts, default=1)
+    number = number or last
     checks = recorded_run.result.get("checks") or []
     failed = frozenset(checks[number - 1]["failed"]) if number <= len(checks) else frozenset[str]()
-    if not failed and recorded_run.status == "failed" and number == max(parts, default=1):
+    if not failed and recorded_run.status == "failed" and number == last:
         failed = frozenset({RUN_ERROR})
     layout = read_layout(folder)
-    layout = _with_files(replace(layout, seed=int(request["seed"]) + number - 1), _base(str(request.get("origin", ""))))
-    part = folder / f"repeat-{number}" if parts else folder
-    return Repetition(
-        recorded_run, part, number, layout, failed, form, _scenario(folder) if request.get("scenario") else None
+    layout = _resolve_files(
+        replace(layout, seed=int(request["seed"]) + number - 1), _base(str(request.get("origin", "")))
     )
+    scenario = load(folder / "scenario.toml") if request.get("scenario") else None
+    repetition_folder = folder / f"repeat-{number}" if numbers else folder
+    return Repetition(recorded_run, repetition_folder, number, layout, failed, form, scenario)
 
 
 def replay(
@@ -167,7 +170,7 @@ def replay_repetition(
     return _run_again(repetition, mode, records, log, output)
 
 
-def minimize(repetition: Repetition, max_runs: int) -> Shrunk[str]:
+def minimize(repetition: Repetition, max_runs: int) -> ShrinkResult[str]:
     """Find a minimal set of fates, or of the scenario's faults, with which the simulation fails in the same way, in at
     most `max_runs` runs. Return them as text and write them to `minimal_file`. Raises NotFoundError without a complete
     log, UnsupportedError if the simulation does not fail in the same way."""
@@ -192,9 +195,9 @@ def minimize(repetition: Repetition, max_runs: int) -> Shrunk[str]:
     return _describe_causes(result, lambda record: f"{record.link} {record.direction}: {record.describe()}")
 
 
-def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) -> Shrunk[str]:
+def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) -> ShrinkResult[str]:
     faults = list(scenario.faults)
-    if scenario.random is not None:  # drawn faults are shrunk like listed ones
+    if scenario.random is not None:  # drawn faults are minimized like listed ones
         faults += draw_faults(
             scenario.random,
             repetition.layout,
@@ -217,8 +220,8 @@ def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) 
     return _describe_causes(result, lambda fault: f"at {format_duration(fault.begin)}: {fault.what}")
 
 
-def _describe_causes(result: Shrunk[Cause], describe: Callable[[Cause], str]) -> Shrunk[str]:
-    return Shrunk([describe(cause) for cause in result.causes], result.trials, result.minimal)
+def _describe_causes(result: ShrinkResult[Cause], describe: Callable[[Cause], str]) -> ShrinkResult[str]:
+    return ShrinkResult([describe(cause) for cause in result.causes], result.trials, result.minimal)
 
 
 def _not_reproduced(repetition: Repetition) -> TestbedError:
@@ -302,19 +305,15 @@ def _bring_up(layout: Layout, log: Path | None) -> Iterator[RunningCluster]:
 
 
 def _without_chance(layout: Layout) -> Layout:
-    return replace(
-        layout,
-        links=tuple(
-            [
-                replace(link, forward=without_chance(link.forward), backward=without_chance(link.backward))
-                for link in layout.links
-            ]
-        ),
-    )
+    links = [
+        replace(link, forward=without_chance(link.forward), backward=without_chance(link.backward))
+        for link in layout.links
+    ]
+    return replace(layout, links=tuple(links))
 
 
-def _with_files(layout: Layout, base: Path) -> Layout:
-    """Resolve the paths of tables and traces against base."""
+def _resolve_files(layout: Layout, base: Path) -> Layout:
+    """Return the layout with the paths of tables and traces resolved against `base`."""
 
     def resolved(impairment: Impairment) -> Impairment:
         jitter_file, rate_trace = (
@@ -324,10 +323,6 @@ def _with_files(layout: Layout, base: Path) -> Layout:
 
     links = [replace(link, forward=resolved(link.forward), backward=resolved(link.backward)) for link in layout.links]
     return replace(layout, links=tuple(links))
-
-
-def _scenario(folder: Path) -> Scenario:
-    return load(folder / "scenario.toml")
 
 
 def _base(origin: str) -> Path:

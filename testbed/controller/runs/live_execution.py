@@ -15,7 +15,7 @@ from testbed.cluster.running_cluster import RunningCluster
 from testbed.controller.runs.agents import Placement, agents
 from testbed.controller.runs.execution import Execution, Plan, run_rank
 from testbed.controller.runs.folders import RepetitionFiles
-from testbed.controller.verdict.counter_snapshots import switch_counts, switch_counts_since
+from testbed.controller.verdict.counter_snapshots import read_switch_counts, switch_counts_since
 from testbed.engine.coroutines import until
 from testbed.engine.tasks import Task, Work
 from testbed.runtime.nodes.dilated_host import Lateness
@@ -58,7 +58,7 @@ def run_live(cluster: RunningCluster, plan: Plan, files: RepetitionFiles) -> Exe
     dilation = Dilation(plan.dilate, plan.profile, plan.profiles, protocol.steering) if plan.dilate else None
     spin = 0 if isinstance(protocol, KernelProtocol) else None
     cpus, pinning_notes = core_pinning(layout, plan.ranks) if not plan.dilate else ({}, ())
-    before = switch_counts(cluster)
+    before = read_switch_counts(cluster)
     companions = contextlib.ExitStack()
 
     def begin_companions(run: Run) -> None:
@@ -73,7 +73,7 @@ def run_live(cluster: RunningCluster, plan: Plan, files: RepetitionFiles) -> Exe
         with companions:  # they end before the node processes
             outcome = run.wait(plan.timeout, patience=plan.patience)
         counters: Mapping[str, Mapping[str, int]] = {name: report.counted for name, report in outcome.reports.items()}
-    switches = switch_counts_since(before, switch_counts(cluster))
+    switches = switch_counts_since(before, read_switch_counts(cluster))
     if not plan.dilate:
         verdict = replace(outcome.verdict, notes=(*outcome.verdict.notes, *pinning_notes))
         return Execution(outcome.results, counters, verdict, switches=switches)

@@ -94,7 +94,7 @@ def execute(
         outages.add_events(machine, events)
         add_events([{"machine": machine, **event} for event in events])
     if scenario is not None:
-        scenario.take(reply["scenario"] for reply in replies.values() if reply.get("scenario"))
+        scenario.add_reports(reply["scenario"] for reply in replies.values() if reply.get("scenario"))
     if lost:
         raise MachineLostError({machine: loss_sentence(loss, outages.since, _DURING) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]

@@ -16,8 +16,8 @@ class ActiveFault:
     """A fault in force.
 
     read_counts: returns counters since the fault began, by name. lift: ends the fault; its argument is whether the run has
-    ended before the fault's own end. decisive: counters one of which rises if the fault has an effect; empty: any counter.
-    reason: why the fault cannot have an effect, or empty.
+    ended before the fault's own end. decisive: counters of which at least one rises if the fault has an effect; empty: any
+    counter. reason: why the fault cannot have an effect, or empty.
     """
 
     occurrence: Occurrence

@@ -25,7 +25,7 @@ class DilatedInjector(LiveInjector):
     def __init__(self, cluster: RunningCluster, run: Run, seconds: float, factor: int, *, priced: bool) -> None:
         """seconds: as for `LiveInjector`, in real time. factor: dilation factor. priced: whether NICs have costs."""
         super().__init__(cluster, run, seconds)
-        self._nodes: Final = run
+        self._node_run: Final = run
         self._factor = factor
         self._priced = priced
         self._pauses: Counter[str] = Counter()  # number of pauses in force, by node
@@ -34,9 +34,9 @@ class DilatedInjector(LiveInjector):
         fault = occurrence.fault
         if isinstance(fault, Slow):
             reason = "" if self._priced else NO_COSTS
-            return self._slow(occurrence, SlowNic(fault.factor), SlowNic(1), counts=self._priced, reason=reason)
+            return self._apply(occurrence, SlowNic(fault.factor), SlowNic(1), has_effect=self._priced, reason=reason)
         if isinstance(fault, Cpu):
-            return self._slow(occurrence, BeginLoad(fault.share), EndLoad(fault.share))
+            return self._apply(occurrence, BeginLoad(fault.share), EndLoad(fault.share))
         if isinstance(fault, Pause):
             return self._pause(occurrence)
         return super().begin(occurrence)
@@ -51,35 +51,36 @@ class DilatedInjector(LiveInjector):
         assert isinstance(slowed, Traffic | Incast)
         return slowed.rate
 
-    def _moment(self, when: int) -> int:
-        return self._nodes.start_time + when * self._factor
+    def _monotonic_time(self, when: int) -> int:
+        return self._node_run.start_time + when * self._factor
 
-    def _slow(
-        self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, counts: bool = True, reason: str = ""
+    def _apply(
+        self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, has_effect: bool = True, reason: str = ""
     ) -> ActiveFault:
-        names = self._running(occurrence.fault)
+        """Apply a fault to the cost models of the nodes whose programs run. begin, end: orders that begin and end it."""
+        names = self._running_ranks(occurrence.fault)
         for name in names:
-            self._nodes.apply_model_fault(name, begin)
+            self._node_run.apply_model_fault(name, begin)
 
         def lift(run_ended: bool) -> None:
             for name in names:
-                if not run_ended and not self._nodes.has_ended(name):
-                    self._nodes.apply_model_fault(name, end)
+                if not run_ended and not self._node_run.has_ended(name):
+                    self._node_run.apply_model_fault(name, end)
 
-        affected = {"nodes": len(names) if counts else 0}
+        affected = {"nodes": len(names) if has_effect else 0}
         return ActiveFault(occurrence, lambda: affected, lift, reason=reason or ("" if names else NO_PROGRAM))
 
     def _pause(self, occurrence: Occurrence) -> ActiveFault:
-        names = self._running(occurrence.fault)
+        names = self._running_ranks(occurrence.fault)
         self._pauses.update(names)
         for name in names:
-            self._nodes.apply_model_fault(name, PauseNic(occurrence.end))
+            self._node_run.apply_model_fault(name, PauseNic(occurrence.end))
 
         def lift(run_ended: bool) -> None:
             self._pauses.subtract(names)
             for name in names:
-                if not run_ended and not self._pauses[name] and not self._nodes.has_ended(name):
-                    self._nodes.apply_model_fault(name, ResumeNic())
+                if not run_ended and not self._pauses[name] and not self._node_run.has_ended(name):
+                    self._node_run.apply_model_fault(name, ResumeNic())
 
         affected = {"nodes": len(names)}
         return ActiveFault(occurrence, lambda: affected, lift, reason="" if names else NO_PROGRAM)

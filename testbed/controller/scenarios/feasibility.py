@@ -124,14 +124,14 @@ _RESTARTS = (
 
 
 def _check_nodes(fault: Fault, layout: Layout) -> None:
-    nics = {node.name: bool(node.nics) for node in layout.nodes}
+    has_nic = {node.name: bool(node.nics) for node in layout.nodes}
     names = touched_nodes(layout, fault)
     if isinstance(fault, Traffic | Incast):
         senders = senders_of(layout, fault)
         if node_of(layout, fault.receiver) in senders:
             raise DescriptionError("", [Problem("senders", f"{fault.receiver} to itself", "other nodes")])
     for name in names:
-        if not nics[name]:
+        if not has_nic[name]:
             raise NotFoundError(f"node {name} has no NIC")
 
 

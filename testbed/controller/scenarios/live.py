@@ -19,7 +19,7 @@ from testbed.cluster.services import relay_client
 from testbed.controller.scenarios.active import HOLD, NO_PROGRAM, ActiveFault, Counts, Programs
 from testbed.controller.scenarios.targets import decisive_counters, injection_of, senders_of, touched_nodes
 from testbed.controller.scenarios.timeline import Occurrence
-from testbed.controller.verdict.counter_snapshots import read_counters, schedstat
+from testbed.controller.verdict.counter_snapshots import read_counters, read_schedstat
 from testbed.errors import KernelError, UnsupportedError
 from testbed.kernel.processes import state_of
 from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
@@ -44,9 +44,9 @@ def hold(
     cluster: RunningCluster, scenario: Scenario, seconds: float, layout: Layout, number: int = 0
 ) -> Iterator[None]:
     """Keep the links with faults on the relay for the block, from before a run until after it. A link that changes its
-    datapath during the run would lose frames beyond those of faults. The process that heals expired faults also runs for
-    the block. seconds: maximum duration of the run. layout: layout of the complete cluster. number: the lowest of the
-    injection.
+    datapath during the run would lose frames beyond those of faults. The process that heals expired faults also runs
+    meanwhile. seconds: maximum duration of the run. layout: layout of the complete cluster. number: minimum number
+    of the injection.
     """
     store, state = Store(), cluster.state
     places = _held_directions(state, scenario, layout) if state.asked in ("auto", "relay") else []
@@ -56,11 +56,11 @@ def hold(
     rules = tuple((place, HOLD) for place in places)
     until = time.monotonic_ns() + round((seconds + _GRACE) * 1e9)
     holding = Injection(number, f"links held for {scenario.name}", rules=rules, until=until)
-    done = fault_injection.apply_injection(store, cluster.name, holding)
+    applied = fault_injection.apply_injection(store, cluster.name, holding)
     try:
         yield
     finally:
-        _heal(store, cluster.name, [done.injection.number])
+        _heal(store, cluster.name, [applied.injection.number])
 
 
 def _held_directions(state: State, scenario: Scenario, layout: Layout) -> list[DirectionKey]:
@@ -72,10 +72,10 @@ def _held_directions(state: State, scenario: Scenario, layout: Layout) -> list[D
     if random is not None and "impair" in random.kinds:
         faults.append(Impair(on=random.on, at=0, loss=1.0))
     links_with_faults = {
-        place[0]
+        link
         for fault in faults
         if (injection := injection_of(fault, layout)) is not None
-        for place in (*injection.places, *(place for place, _ in injection.rules))
+        for link, _ in (*injection.places, *(place for place, _ in injection.rules))
     }
     relayed = [
         link.name
@@ -106,7 +106,7 @@ class LiveInjector:
         self._name = cluster.name
         self._layout = cluster.state.layout
         self._run = run
-        self._least = 0  # the lowest number of the next injection
+        self._min_number = 0  # minimum number of the next injection
         self._pauses: Counter[str] = Counter()  # in force, by node
 
     def begin(self, occurrence: Occurrence) -> ActiveFault:
@@ -135,7 +135,7 @@ class LiveInjector:
     def _rate(self, fault: Traffic | Incast) -> int:
         return fault.rate
 
-    def _moment(self, when: int) -> int:
+    def _monotonic_time(self, when: int) -> int:
         """Convert a time since the programs began to monotonic nanoseconds."""
         return self._run.start_time + when
 
@@ -144,10 +144,10 @@ class LiveInjector:
     def _inject(self, occurrence: Occurrence, injection: Injection) -> ActiveFault:
         decisive = decisive_counters(occurrence.fault)
         until = self._expiry(occurrence)
-        numbered = replace(injection, number=self._least, until=until)
-        done = fault_injection.apply_injection(self._store, self._name, numbered)
-        number = done.injection.number
-        before = self._direction_counts(done.state, injection.places)
+        numbered = replace(injection, number=self._min_number, until=until)
+        applied = fault_injection.apply_injection(self._store, self._name, numbered)
+        number = applied.injection.number
+        before = self._direction_counts(applied.state, injection.places)
 
         def read_counts() -> Counts:
             state = self._state()
@@ -166,7 +166,11 @@ class LiveInjector:
 
     def _expiry(self, occurrence: Occurrence) -> int:
         """Return when a fault ends by itself, monotonic nanoseconds."""
-        end = self._run.start_time + self._max_duration if occurrence.end is None else self._moment(occurrence.end)
+        end = (
+            self._run.start_time + self._max_duration
+            if occurrence.end is None
+            else self._monotonic_time(occurrence.end)
+        )
         return max(end, time.monotonic_ns()) + round(_GRACE * 1e9)
 
     def _state(self) -> State:
@@ -211,13 +215,13 @@ class LiveInjector:
 
     # On nodes
 
-    def _running(self, fault: Fault) -> list[str]:
+    def _running_ranks(self, fault: Fault) -> list[str]:
         """Return the ranks of a fault's nodes whose programs run."""
         ranks = [rank for name in self._touched(fault) for rank in self._run.ranks_on(name)]
         return [rank for rank in ranks if not self._run.has_ended(rank)]
 
     def _crash(self, occurrence: Occurrence) -> ActiveFault:
-        names = self._running(occurrence.fault)
+        names = self._running_ranks(occurrence.fault)
         restarts_at_once = isinstance(occurrence.fault, Reset)
         restarts = restarts_at_once or occurrence.end is not None
         for name in names:
@@ -229,7 +233,7 @@ class LiveInjector:
             if not run_ended and restarts and not restarts_at_once:
                 self._restart(names)
 
-        counts = {"processes": len(names)}  # `crash` has waited for their end
+        counts = {"processes": len(names)}  # `crash` has waited until they ended
         return ActiveFault(occurrence, lambda: counts, lift, reason="" if names else NO_PROGRAM)
 
     def _restart(self, names: Collection[str]) -> None:
@@ -237,7 +241,7 @@ class LiveInjector:
             self._run.restart(name)
 
     def _pause(self, occurrence: Occurrence) -> ActiveFault:
-        names = self._running(occurrence.fault)
+        names = self._running_ranks(occurrence.fault)
         self._pauses.update(names)
         for name in names:
             self._run.pause(name)
@@ -261,10 +265,10 @@ class LiveInjector:
         return ActiveFault(occurrence, read_counts, lift, reason="" if names else NO_PROGRAM)
 
     def _load_processor(self, node: str, share: float, seconds: float) -> fault_injection.Injected:
-        return fault_injection.load_processor(self._store, self._name, node, share, seconds, self._least)
+        return fault_injection.load_processor(self._store, self._name, node, share, seconds, self._min_number)
 
     def _send(self, senders: Sequence[str], receiver: str, rate: int, seconds: float) -> fault_injection.Injected:
-        return fault_injection.load_link(self._store, self._name, senders, receiver, rate, seconds, self._least)
+        return fault_injection.load_link(self._store, self._name, senders, receiver, rate, seconds, self._min_number)
 
     def _load(
         self, occurrence: Occurrence, starters: Sequence[Callable[[float], fault_injection.Injected]]
@@ -284,7 +288,9 @@ class LiveInjector:
             raise
 
         def read_counts() -> Counts:
-            return {"cpu_ns": sum(schedstat(program.pid)[0] for injection in started for program in injection.programs)}
+            return {
+                "cpu_ns": sum(read_schedstat(program.pid)[0] for injection in started for program in injection.programs)
+            }
 
         return ActiveFault(occurrence, read_counts, lift)
 

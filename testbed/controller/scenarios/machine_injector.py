@@ -1,7 +1,7 @@
-"""Faults of a scenario on one machine of several: of an injection its share, of nodes those that are here.
+"""Faults of a scenario on one machine of several: the machine's share of each injection, and faults of its own nodes.
 
-Every machine draws the same timeline and plays it from when its own programs begin, which is within a round trip of the
-others. Faults on other machines count nothing here.
+Every machine draws the same timeline and plays it from the start of its own programs; the machines start within a round
+trip of each other. A fault on other machines has no counters here.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ class MachineInjector(LiveInjector):
     """Injector of faults for one machine's part of a run. Implements `active.FaultInjector`."""
 
     def __init__(self, cluster: RunningCluster, run: Programs, seconds: float, layout: Layout, number: int) -> None:
-        """seconds: as for `LiveInjector`. layout: layout of the complete cluster. number: below those of the scenario's
-        injections, which are the same on all machines."""
+        """seconds: as for `LiveInjector`. layout: layout of the complete cluster. number: number
+        after which those of the scenario's injections follow, the same on all machines."""
         super().__init__(cluster, run, seconds)
-        self._part = self._layout
-        self._here = {node.name for node in self._part.nodes}
+        self._local_layout = self._layout
+        self._here = {node.name for node in self._local_layout.nodes}
         self._layout = layout
         self._issued = number
 
     def begin(self, occurrence: Occurrence) -> ActiveFault:
         fault = occurrence.fault
         touched = {*touched_nodes(self._layout, fault)}
-        self._least = self._issued + 1
-        self._issued += max(1, len(touched))  # a load of several nodes is as many injections
+        self._min_number = self._issued + 1
+        self._issued += max(1, len(touched))  # a load of several nodes takes an injection for each
         if isinstance(fault, Traffic | Incast):
             touched |= {*senders_of(self._layout, fault)}
         if self._injection(fault) is None and not touched & self._here:
@@ -42,7 +42,7 @@ class MachineInjector(LiveInjector):
 
     def _injection(self, fault: Fault) -> Injection | None:
         injection = injection_of(fault, self._layout)
-        return share(injection, self._part) if injection is not None else None
+        return share(injection, self._local_layout) if injection is not None else None
 
     def _touched(self, fault: Fault) -> list[str]:
         return [name for name in super()._touched(fault) if name in self._here]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed.controller.checkers.disturbances import FOREVER, Disturbance
 from testbed.controller.scenarios.active import ELSEWHERE
-from testbed.controller.scenarios.player import ScenarioPlayer, no_effect, shortened
+from testbed.controller.scenarios.player import ScenarioPlayer, no_effect_warning, shorten
 from testbed.spec.layout_json import to_json
 from testbed.spec.scenario import Scenario
 
@@ -25,8 +25,8 @@ BEGINS, ENDS = "fault begins", "fault ends"
 
 
 def report_of(player: ScenarioPlayer, events: Sequence[Event], clock_offset: int) -> Mapping[str, object]:
-    """Return the report of a machine's player that is closed, for JSON. events: that it recorded. clock_offset: nanoseconds
-    to add to this machine's clock."""
+    """Return the report on a closed player of one machine, for JSON. events: those that the player recorded. clock_offset:
+    nanoseconds to add to this machine's clock."""
     disturbances = [
         {**asdict(disturbance), "nodes": sorted(disturbance.nodes), "begin": disturbance.begin + clock_offset,
          "end": disturbance.end if disturbance.end == FOREVER else disturbance.end + clock_offset}
@@ -41,7 +41,7 @@ class SpreadScenario:
     `ScenarioPlayer`; each machine gets it with its request. Implements `checkers.runs.DisturbanceSource`."""
 
     def __init__(self, scenario: Scenario, seconds: float, record_events: Callable[[list[Event]], object]) -> None:
-        """seconds: that a repetition may take. record_events: called with events of the run."""
+        """seconds: maximum duration of a repetition. record_events: called with events of the run."""
         self.seed = 0
         self._scenario: Final = scenario
         self._seconds = seconds
@@ -52,7 +52,7 @@ class SpreadScenario:
 
     @property
     def notes(self) -> list[str]:
-        return [*shortened(self._without_effect), *self._remaining]
+        return [*shorten(self._without_effect), *self._remaining]
 
     def is_new_note(self, note: str) -> bool:  # noqa: ARG002  the players on the machines have filtered their notes
         return True
@@ -77,11 +77,11 @@ class SpreadScenario:
         }
 
     def disturbances(self) -> Sequence[Disturbance]:
-        """Return the disturbances of the last repetition, as each machine has them."""
+        """Return the disturbances of the last repetition, from the reports of all machines."""
         return tuple(self._disturbances)
 
-    def take(self, reports: Iterable[Mapping[str, Any]]) -> None:
-        """Take the machines' reports of a repetition."""
+    def add_reports(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Join the machines' reports of a repetition, and record the events."""
         reports = list(reports)
         self._disturbances = [
             Disturbance(**{**disturbance, "nodes": frozenset(disturbance["nodes"])})
@@ -93,15 +93,16 @@ class SpreadScenario:
         for event in events:
             if event["event"] == ENDS and not event["had_effect"]:
                 span, reason = (event["begin"], event["at"]), event.get("reason", "")
-                self._without_effect.append(no_effect(event["fault"], event["what"], span, event["counted"], reason))
+                warning = no_effect_warning(event["fault"], event["what"], span, event["counted"], reason)
+                self._without_effect.append(warning)
         self._remaining += [report["remaining"] for report in reports if report["remaining"]][:1]
 
 
-def join_events(of_machines: Iterable[Sequence[Event]]) -> Iterator[Event]:
-    """Join the events of faults as several machines have them: one for each beginning and end, in the order of time. A
-    fault is in force when it is so on all machines, and has an effect if it has one on any."""
+def join_events(machine_events: Iterable[Sequence[Event]]) -> Iterator[Event]:
+    """Join the events of faults that several machines recorded: one for each beginning and end, in the order of time. A
+    fault is in force once it is in force on all machines, and has an effect if it has one on any."""
     events_by_fault: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
-    for events in of_machines:
+    for events in machine_events:
         for event in events:
             begin = event["at"] if event["event"] == BEGINS else event["begin"]
             events_by_fault[event["event"], event["fault"], begin].append(event)

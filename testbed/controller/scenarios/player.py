@@ -1,5 +1,5 @@
-"""Player of a scenario during a run: it begins and ends the faults at their times. Each begin and end is an event of the
-run, and a fault without effect a note."""
+"""Player of a scenario during a run, which begins and ends the faults at their times. Each begin and end is recorded as an
+event of the run, and each fault without effect as a note."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.controller.checkers.disturbances import CRASH, CUT, FOREVER, OTHER,
 from testbed.controller.scenarios.active import HOLD, ActiveFault, FaultInjector, Programs
 from testbed.controller.scenarios.feasibility import texts_of
 from testbed.controller.scenarios.targets import injection_of, touched_nodes
-from testbed.controller.scenarios.timeline import Occurrence, TimelineEvent, occurrences, timeline_events
+from testbed.controller.scenarios.timeline import Occurrence, TimelineEvent, occurrences_of, timeline_events
 from testbed.errors import TestbedError
 from testbed.spec.fault_models import Fault, Impair
 from testbed.spec.layout import Layout
@@ -46,8 +46,9 @@ class Dilated(NamedTuple):
 
 
 class MachinePart(NamedTuple):
-    """One machine's part of a run on several, of which each plays the scenario. layout: layout of the complete cluster.
-    number: number of the scenario's first injection, the same on all machines."""
+    """One machine's part of a run on several machines, each of which plays the scenario. layout: layout of the complete
+    cluster. number: number of the injection that holds links for the scenario, the same on all machines; those of the
+    faults follow."""
 
     layout: Layout
     number: int
@@ -100,7 +101,7 @@ class ScenarioPlayer:
     @property
     def notes(self) -> list[str]:
         """Warnings on faults that had no effect or did not begin."""
-        return [*shortened(self._notes), *filter(None, [self.remaining])]
+        return [*shorten(self._notes), *filter(None, [self.remaining])]
 
     def simulated(self, simulation: Simulation, rules: RuleSet) -> None:
         """See `execution.Companion`."""
@@ -170,14 +171,14 @@ class ScenarioPlayer:
         )
 
     def is_new_note(self, note: str) -> bool:
-        """Whether a note of the verdict adds to the events and notes of the player, which already have the faults that were
-        put in force and lifted, and the rules that matched no frame on a link."""
+        """Whether a note of the verdict adds to the events and notes of the player, which already name the faults that were
+        put in force and lifted, and the rules that matched no frame."""
         description = note.removeprefix("in the span, inject: ").removeprefix("in the span, heal: ")
         return HOLD not in note and description not in self._recorded
 
     def close(self) -> None:
-        """Lift all faults in force when the programs have ended. Repeated calls have no effect. Tries all, and then raises
-        the first TestbedError."""
+        """Lift all faults in force when the programs have ended; a second call has no effect. If a fault cannot be lifted,
+        lift the others, and then raise the first TestbedError."""
         if self._injector is None:
             return
         self._injector = None
@@ -188,7 +189,7 @@ class ScenarioPlayer:
             except TestbedError as error:
                 errors.append(error)
         remaining = [
-            event for event in self._timeline[self._next :] if event.begins and not event.occurrence.is_unbounded
+            event for event in self._timeline[self._next :] if event.is_begin and not event.occurrence.is_unbounded
         ]
         if remaining:
             count = "1 fault has" if len(remaining) == 1 else f"{len(remaining):,} faults have"
@@ -212,17 +213,17 @@ class ScenarioPlayer:
         now: Callable[[], int],
         call_at: Callable[[int, Callable[[], object]], object],
     ) -> None:
-        """Begin a repetition. origin, now: return the zero of the scenario's times and the current time, nanoseconds.
-        call_at: schedules a call."""
+        """Begin a repetition. origin: returns the zero of the scenario's times on the histories' clock, nanoseconds. now:
+        returns the current time, nanoseconds since that zero. call_at: schedules a call at such a time."""
         self._next, self._layout, self._origin = 0, layout, origin
         self._disturbances.clear()
-        self._timeline = timeline_events(occurrences(self.scenario, layout, self.seed, self._horizon))
+        self._timeline = timeline_events(occurrences_of(self.scenario, layout, self.seed, self._horizon))
         self._injector, self._now, self._call_at = injector, now, call_at
 
     def _begin_initial_faults(self) -> None:
         """Put the faults of links that begin at time 0 in force before the programs begin, so that they affect the first
         frame, as in the simulation. Schedule the others."""
-        for event in [event for event in self._timeline if event.when == 0 and event.begins]:
+        for event in [event for event in self._timeline if event.when == 0 and event.is_begin]:
             if injection_of(self._slowed(event.occurrence.fault), self._layout) is not None:
                 self._timeline.remove(event)
                 self._begin_fault(event.occurrence)
@@ -242,7 +243,7 @@ class ScenarioPlayer:
             event = self._timeline[self._next]
             self._next += 1
             occurrence = event.occurrence
-            if event.begins:
+            if event.is_begin:
                 self._begin_fault(occurrence)
             elif occurrence in self._active:
                 self._end_fault(self._active[occurrence], run_ended=False)
@@ -282,7 +283,8 @@ class ScenarioPlayer:
             **({"reason": active.reason} if active.reason else {}),
         )  # fmt: skip
         if not had_effect:
-            self._notes.append(no_effect(occurrence.name, fault.what, (occurrence.begin, ended), counts, active.reason))
+            span = (occurrence.begin, ended)
+            self._notes.append(no_effect_warning(occurrence.name, fault.what, span, counts, active.reason))
 
 
 def _disturbance_kind(fault: Fault) -> str:
@@ -297,15 +299,15 @@ def scenario_of(source: Scenario | str | Path) -> Scenario:
     return source if isinstance(source, Scenario) else load(source)
 
 
-def no_effect(name: str, what: str, span: tuple[int, int], counts: Mapping[str, int], reason: str) -> str:
+def no_effect_warning(name: str, what: str, span: tuple[int, int], counts: Mapping[str, int], reason: str) -> str:
     """Return the warning on a fault without effect. span: nanoseconds since the programs began. reason: why it could have
     none, or empty."""
     why = reason or ", ".join(f"{counter}: {count}" for counter, count in counts.items()) or "its counters are 0"
     return f"{name} ({what}) had no effect from {_round_time(span[0])} to {_round_time(span[1])}: {why}"
 
 
-def shortened(notes: Sequence[str]) -> list[str]:
-    """Return warnings on faults without effect, of which many are left out."""
+def shorten(notes: Sequence[str]) -> list[str]:
+    """Return warnings on faults without effect: the first _MAX_SHOWN, and the number of the others."""
     more = len(notes) - _MAX_SHOWN
     return list(notes) if more <= 1 else [*notes[:_MAX_SHOWN], f"and {more} more faults had no effect"]
 

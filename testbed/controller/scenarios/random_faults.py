@@ -36,8 +36,8 @@ _SECOND: Final = 1_000_000_000
 
 
 def draw_faults(random: RandomFaults, layout: Layout, seed: int, horizon: int) -> list[Fault]:
-    """Draw random faults, in the order of their begins. seed: used if the scenario has none. horizon: end, nanoseconds; used
-    if the scenario has none."""
+    """Draw random faults, in the order of their begins. seed: used if the scenario has none. horizon: end,
+    nanoseconds since the programs began; used if the scenario has none."""
     stream = source(random.seed if random.seed is not None else seed, "random faults")
     nodes, links = _candidates(layout, random.on)
     faults: list[Fault] = []
@@ -59,17 +59,17 @@ def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon:
     ]
 
 
-def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, times: int) -> Iterator[Fault]:
-    """Yield a fault for each of `times` occurrences. With `pick`, targets are drawn for each occurrence. number: number of
+def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, count: int) -> Iterator[Fault]:
+    """Yield a fault for each of `count` occurrences. With `pick`, targets are drawn for each occurrence. number: number of
     the fault in the scenario."""
     if not isinstance(fault, OnNodes | OnLinks) or fault.pick is None:
-        yield from itertools.repeat(fault, times)
+        yield from itertools.repeat(fault, count)
         return
     targets = candidates(layout, fault)
     if fault.pick > len(targets):
         raise MismatchError(f"'pick' of at most {len(targets)}, the number of targets in 'on'")
     stream = source(fault.seed if fault.seed is not None else seed, f"pick {number}")
-    for _ in range(times):
+    for _ in range(count):
         chosen = set(stream.sample(targets, fault.pick))
         on = tuple(name for name in targets if name in chosen)
         yield fault.model_copy(update={"on": on, "pick": None, "seed": None})

@@ -118,19 +118,17 @@ class SimulatedInjector:
 
     # On nodes
 
-    def _running(self, fault: Fault) -> list[str]:
+    def _running_nodes(self, fault: Fault) -> list[str]:
         """Return the nodes of a fault whose programs run."""
         programs = self._simulation.programs
         names = touched_nodes(self._layout, fault)
         return [name for name in names if any(not program.done for program in programs(name))]
 
     def _crash(self, occurrence: Occurrence) -> ActiveFault:
-        names = self._running(occurrence.fault)
+        names = self._running_nodes(occurrence.fault)
         restarts_at_once = isinstance(occurrence.fault, Reset)
         restarts = restarts_at_once or occurrence.end is not None
-        restarters: list[Callable[[], object]] = []
-        for name in names:
-            restarters.append(self._simulation.crash(name, restarts=restarts))
+        restarters = [self._simulation.crash(name, restarts=restarts) for name in names]
         if restarts_at_once:
             self._restart(names, restarters)
 
@@ -148,16 +146,15 @@ class SimulatedInjector:
                 self._sinks[name].listen()
 
     def _pause(self, occurrence: Occurrence) -> ActiveFault:
-        names = self._running(occurrence.fault)
+        names = self._running_nodes(occurrence.fault)
         now = self._simulation.now()
-        nics = []
         ranks = [rank for name in names for rank in self._simulation.hosts[name].ranks]
-        for node in ranks:
-            nics.append(node.nic)
-            node.nic.pause()
-            self._pauses[node.nic] += 1
+        nics = [rank.nic for rank in ranks]
+        for rank in ranks:
+            rank.nic.pause()
+            self._pauses[rank.nic] += 1
             if occurrence.end is not None:
-                node.core.reserve(now, occurrence.end - now)
+                rank.core.reserve(now, occurrence.end - now)
 
         def lift(_run_ended: bool) -> None:
             for nic in nics:

@@ -1,4 +1,4 @@
-"""Targets of a fault on a cluster: nodes, and injections on links. They are equal in all modes."""
+"""Targets of a fault on a cluster: nodes, and injections on links. A fault has the same targets in all modes."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def injection_of(fault: Fault, layout: Layout) -> Injection | None:
     if isinstance(fault, Impair):
         keys = fault.explicit()
         rules = keys.pop("rules", ())
-        places = _places(layout, fault.on, fault.direction)
-        return Injection(0, fault.what, places if keys else (), keys, _rules_at(places, rules))
+        directions = _directions(layout, fault.on, fault.direction)
+        return Injection(0, fault.what, directions if keys else (), keys, _rules_at(directions, rules))
     if isinstance(fault, Rule):
-        return Injection(0, fault.what, rules=_rules_at(_places(layout, fault.on, fault.direction), fault.rules))
+        return Injection(0, fault.what, rules=_rules_at(_directions(layout, fault.on, fault.direction), fault.rules))
     if isinstance(fault, Down):
         links = dict.fromkeys(link.name for target in fault.on for link in links_of(layout, target))
         return Injection(0, fault.what, down=tuple(links))
@@ -58,12 +58,12 @@ def injection_of(fault: Fault, layout: Layout) -> Injection | None:
     return None
 
 
-def _places(layout: Layout, on: Sequence[str], direction: str) -> tuple[DirectionKey, ...]:
-    return tuple(dict.fromkeys(place for target in on for place in places(layout, target, direction)))
+def _directions(layout: Layout, on: Sequence[str], direction: str) -> tuple[DirectionKey, ...]:
+    return tuple(dict.fromkeys(key for target in on for key in places(layout, target, direction)))
 
 
-def _rules_at(places: Sequence[DirectionKey], rules: Sequence[str]) -> tuple[tuple[DirectionKey, str], ...]:
-    return tuple((place, text) for place in places for text in rules)
+def _rules_at(directions: Sequence[DirectionKey], rules: Sequence[str]) -> tuple[tuple[DirectionKey, str], ...]:
+    return tuple((direction, text) for direction in directions for text in rules)
 
 
 def deaf_nodes(fault: Partition, layout: Layout) -> Mapping[str, Sequence[str]]:

@@ -17,7 +17,7 @@ from testbed.spec.scenario import Scenario
 class Occurrence:
     """One occurrence of a fault. name: name of the fault's entry in the scenario, as in errors. begin, end: nanoseconds
     since the programs began; end is None for a fault that lasts until the run's end or is instantaneous. is_unbounded:
-    whether it is one of a series that lasts as long as the run."""
+    whether the fault repeats for as long as the run lasts."""
 
     name: str
     fault: Fault
@@ -28,17 +28,17 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """The beginning or end of an occurrence."""
+    """The beginning or end of an occurrence. when: nanoseconds since the programs began."""
 
     when: int
     occurrence: Occurrence
-    begins: bool
+    is_begin: bool
 
 
-def occurrences(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> list[Occurrence]:
-    """Return all occurrences by begin; those of equal begin in the order of the scenario. seed: for random parts without a
-    seed of their own. horizon: maximum duration of the run, nanoseconds. Raises DescriptionError for too many
-    occurrences."""
+def occurrences_of(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> list[Occurrence]:
+    """Return all occurrences in the order of their begins; those of equal begin in the order of the scenario. seed: for
+    random parts without a seed of their own. horizon: maximum duration of the run, nanoseconds. Raises DescriptionError for
+    too many occurrences."""
     result: list[Occurrence] = []
     for number, fault in enumerate(scenario.faults):
         name = item("fault", number)
@@ -72,8 +72,8 @@ def occurrences(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> 
 
 
 def timeline_events(occurrences: Iterable[Occurrence]) -> list[TimelineEvent]:
-    """Return the begins and ends of occurrences by time. At equal times, ends precede begins, except of the same
-    occurrence."""
+    """Return the begins and ends of occurrences in the order of time. At equal times, ends precede begins, except those
+    of the same occurrence."""
     entries: list[tuple[int, int, int, TimelineEvent]] = []
     for order, occurrence in enumerate(occurrences):
         entries.append((occurrence.begin, 1, order, TimelineEvent(occurrence.begin, occurrence, True)))

@@ -1,7 +1,7 @@
 """Snapshots of a cluster's counters: of its emulator and of the machine. Two snapshots describe a span.
 
-Reading does not change anything: the relay's report, counters of the loss classifiers, backlog drops of the kernel, and the
-time for which processes waited for a processor.
+Reading changes nothing. The sources are the relay's report, the counters of the loss classifiers, the backlog drops of the
+kernel, and the time for which processes waited for a processor.
 """
 
 from __future__ import annotations
@@ -62,8 +62,12 @@ def read_counters(store: Store, state: State) -> CounterSnapshot:
         with contextlib.suppress(KernelError):  # a relay that does not answer forwards nothing
             relay = relay_client.report(store, state)
     stolen, ticks = _processor_ticks(_PROC_STAT.read_text())
-    times = {process["pid"]: schedstat(process["pid"]) for process in relay["processes"]} if relay is not None else {}
-    loads = {program.pid: schedstat(program.pid)[0] for injection in state.injected for program in injection.programs}
+    times = (
+        {process["pid"]: read_schedstat(process["pid"]) for process in relay["processes"]} if relay is not None else {}
+    )
+    loads = {
+        program.pid: read_schedstat(program.pid)[0] for injection in state.injected for program in injection.programs
+    }
     return CounterSnapshot(
         time.monotonic_ns(),
         relay,
@@ -90,7 +94,7 @@ def _processor_ticks(text: str) -> tuple[int, int]:
     return (ticks[_STEAL] if len(ticks) > _STEAL else 0), sum(ticks)
 
 
-def schedstat(pid: int) -> tuple[int, int]:
+def read_schedstat(pid: int) -> tuple[int, int]:
     """Return the nanoseconds for which a process ran, and for which it was ready without a processor; 0, 0 if unknown."""
     with contextlib.suppress(OSError, ValueError):
         ran, waited, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
@@ -125,7 +129,7 @@ SwitchCounts = Mapping[str, Mapping[str, int]]
 NICs."""
 
 
-def switch_counts(cluster: RunningCluster) -> SwitchCounts:
+def read_switch_counts(cluster: RunningCluster) -> SwitchCounts:
     """Read the counters of modelled switches; empty if the relay does not answer."""
     layout = cluster.state.layout
     report = relay_client.report(Store(), cluster.state) if layout.simulated_switches() else None
@@ -144,7 +148,7 @@ def switch_counts_of(layout: Layout, report: Mapping[str, Any]) -> SwitchCounts:
 
 
 def switch_counts_since(before: SwitchCounts, now: SwitchCounts) -> SwitchCounts:
-    """Return the difference of two readings. A restarted relay has counted from 0."""
+    """Return the difference of two readings; after a restart of the relay, the later reading, as counters began at 0."""
     differences = {}
     for name, by_cause in now.items():
         earlier = before.get(name, {})

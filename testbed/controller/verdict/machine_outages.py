@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from testbed.cluster.services.machine_watch import REACHABLE, SILENT, UNREACHABLE
 from testbed.controller.checkers.disturbances import CUT, FOREVER, Disturbance
-from testbed.controller.verdict.outages import Outage, OutageJudge, outages
+from testbed.controller.verdict.outages import Outage, OutageJudge, find_outages
 from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.errors import TestbedError
 
@@ -38,8 +38,9 @@ class MachineLostError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Span in which a machine did not answer the echo requests of another machine, `observer`. begin: time of the last
-    reply. end: time of the next reply, or `FOREVER`; nanoseconds of the run's clock."""
+    """Span in which a machine did not answer the echo requests of another machine, `observer`. address: to
+    which the requests were sent. begin: time of the last reply, nanoseconds of the run's clock. end: time of the next
+    reply, or `FOREVER`."""
 
     machine: str
     address: str
@@ -48,7 +49,7 @@ class Silence:
     end: int
 
     def finding(self, since: int) -> Finding:
-        """Return a finding. since: start of the repetition, nanoseconds of the run's clock."""
+        """Return the silence as a finding. since: start of the repetition, nanoseconds of the run's clock."""
         begin = max(0.0, (self.begin - since) / 1e9)
         duration = None if self.end == FOREVER else self.end - self.begin
         span = f"from {begin:.2f} s" + (f" to {(self.end - since) / 1e9:.2f} s" if duration is not None else "")
@@ -61,7 +62,7 @@ class Silence:
         return Disturbance(CUT, self.begin, self.end, what=description)
 
 
-def silences(events: Events, observer: str) -> list[Silence]:
+def find_silences(events: Events, observer: str) -> list[Silence]:
     """Find silences of other machines in the events of a machine. observer: its name."""
     ended: list[Silence] = []
     ongoing: dict[str, Silence] = {}
@@ -89,8 +90,8 @@ class MachineOutages(OutageJudge):
 
     def add_events(self, machine: str, events: Events) -> None:
         """Evaluate the events of a machine during the repetition. Their times are on the run's clock."""
-        self._silences += silences(events, machine)
-        self._outages += [(machine, outage) for outage in outages(events)]
+        self._silences += find_silences(events, machine)
+        self._outages += [(machine, outage) for outage in find_outages(events)]
 
     def silence_findings(self) -> list[Finding]:
         return [silence.finding(self.since) for silence in self._silences]

@@ -36,8 +36,8 @@ _POLL_INTERVAL: Final = 0.01  # s
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """An outage. process: kind of process. begin: when its death was noticed, monotonic nanoseconds. gap: nanoseconds until
-    its successor continued; 0 if there is none yet. node: node of an agent. reason: a sentence."""
+    """An outage. process: kind of process. begin: when the death was noticed, monotonic nanoseconds. gap: nanoseconds until
+    the restarted process continued; 0 if there is none yet. node: node of an agent. reason: a sentence."""
 
     process: str
     begin: int
@@ -54,7 +54,7 @@ class Outage:
         return Disturbance(OUTAGE, self.begin, nodes=nodes, what=self.reason)
 
 
-def outages(events: Iterable[Mapping[str, Any]], since: int = 0) -> list[Outage]:
+def find_outages(events: Iterable[Mapping[str, Any]], since: int = 0) -> list[Outage]:
     """Find outages in the events of a cluster, in the order of time. since: monotonic nanoseconds."""
     ended: list[Outage] = []
     deaths: dict[tuple[str, str], Mapping[str, Any]] = {}  # without a restart yet
@@ -81,7 +81,7 @@ def _outage(process: str, node: str, death: Mapping[str, Any], restart: Mapping[
     if restart is not None:
         gap = max(1, restart["gap"][1] - restart["gap"][0])
         reason += f" and was restarted {gap / 1e6:.3g} ms later"
-    if "lost" in (restart or {}) and restart is not None:
+    if restart is not None and "lost" in restart:
         reason += f"; {restart['lost']} frames were lost meanwhile, and {restart['also_lost']}; {COUNTERS_CONTINUE}"
     elif process == SUPERVISOR:
         reason += "; relay and agents continued without it"
@@ -95,7 +95,7 @@ def await_supervisor(state: State, directory: Path, since: int) -> None:
     gap. Return at once if no relay or agent runs that would restart it, and at the latest after _RESTART_TIMEOUT."""
     deadline = time.monotonic() + _RESTART_TIMEOUT
     while needs_supervisor(state) and (are_all_running(directory, "relay") or are_all_running(directory, "nic")):
-        recorded = outages(event_log.read(directory), since)
+        recorded = find_outages(event_log.read(directory), since)
         is_back = running_supervisor(directory) is not None and all(
             outage.gap for outage in recorded if outage.process == SUPERVISOR
         )
@@ -109,7 +109,7 @@ def supervisor_findings(
 ) -> list[Finding]:
     """Return findings on outages of the supervisor of a cluster that needs one, or needed one in the span; none for other
     clusters."""
-    findings = [outage.finding() for outage in outages(events, since) if outage.process == SUPERVISOR]
+    findings = [outage.finding() for outage in find_outages(events, since) if outage.process == SUPERVISOR]
     if not findings and needs_supervisor(state):
         is_missing = running_supervisor(directory) is None
         reason = "no supervisor of relay and agents runs" if is_missing else ""
@@ -119,7 +119,7 @@ def supervisor_findings(
 
 
 class InvalidRunError(TestbedError):
-    """A run ended with an error, and an outage may be its only reason. The error is the `__cause__`. verdict: on the run."""
+    """A run ended with an error, and an outage may be the only reason. The error is the `__cause__`. verdict: on the run."""
 
     exit_code = 9
 
@@ -143,9 +143,9 @@ class OutageJudge(ABC):
         """Return the findings on outages that may be the reason of an error."""
 
     @contextmanager
-    def judge_errors(self, folder: RunRecorder, more: Callable[[], Iterable[Finding]] = list) -> Iterator[None]:
-        """Raise InvalidRunError for an exception of the block if an outage may be its reason, and write the verdict to
-        the folder's result. more: returns findings of checkers, which are added to the verdict."""
+    def judge_errors(self, recorder: RunRecorder, more: Callable[[], Iterable[Finding]] = list) -> Iterator[None]:
+        """Raise InvalidRunError for an exception of the block if an outage may be its reason, and add the verdict to
+        the recorded result. more: returns findings of checkers, which are added to the verdict."""
         try:
             yield
         except Exception as error:
@@ -153,7 +153,7 @@ class OutageJudge(ABC):
             if not findings:
                 raise
             verdict = verdict_of([*findings, *more()])
-            folder.add_result(verdict=verdict_to_json(verdict))
+            recorder.add_result(verdict=verdict_to_json(verdict))
             raise InvalidRunError(verdict, error) from error
 
 
@@ -161,14 +161,15 @@ class ProcessOutages(OutageJudge):
     """Outages of the testbed's own processes during a run on a cluster. Implements `checkers.runs.DisturbanceSource`."""
 
     def __init__(self, cluster: str, since: int, *, dilated: bool = False) -> None:
-        """since: monotonic nanoseconds. dilated: histories are on a model's clock."""
+        """since: monotonic nanoseconds. dilated: histories are on a model's clock, to which
+        outages cannot be converted, so they affect the whole run."""
         self._directory = Store().directory(cluster)
         self._cluster = cluster
         self._since = since
         self._dilated = dilated
 
     def outages(self) -> list[Outage]:
-        return outages(list(event_log.read(self._directory)), self._since)
+        return find_outages(event_log.read(self._directory), self._since)
 
     def findings(self) -> list[Finding]:
         """Return a finding for each outage, also for a process that is missing now and has no event."""
@@ -192,6 +193,6 @@ class ProcessOutages(OutageJudge):
 
     def causes(self, error: Exception) -> Iterable[Finding]:
         findings = self.findings()
-        if isinstance(error, FirmwareError):  # it also ends the agent, which is no outage
+        if isinstance(error, FirmwareError):  # such an error also ends the agent, which is no outage
             return [finding for finding in findings if finding.what != _FINDINGS[AGENT]]
         return findings

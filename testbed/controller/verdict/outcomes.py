@@ -1,6 +1,7 @@
 """Outcome of a run of host programs, with a verdict.
 
-The verdict is that on the span (`cluster_check.verdict`: links, relay, machine), with findings on losses of node processes.
+The verdict is `cluster_check.verdict` on the span (links, relay, machine), with findings on frames lost by NICs in node
+processes.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ class JudgedOutcome(RunOutcome):
 def judge_outcome(outcome: RunOutcome, nodes: Iterable[str], cluster: str, before: CounterSnapshot) -> JudgedOutcome:
     """Add a verdict to an outcome. nodes: all nodes with a process. before: counters at the beginning of the run. Raises
     NotFoundError for a cluster that is gone."""
-    span = verdict(cluster, before)
+    span_verdict = verdict(cluster, before)
     down = any(report.down for report in outcome.reports.values())
     cut = nodes_taken_down(cluster, before.clock) if down else ()
-    findings = [*nic_findings(outcome.reports, nodes, TABLE, cut), *span.findings]
-    return JudgedOutcome(outcome.results, outcome.reports, verdict_of(findings, span.notes, span.seconds, span.slow))
+    findings = [*nic_findings(outcome.reports, nodes, TABLE, cut), *span_verdict.findings]
+    judged = verdict_of(findings, span_verdict.notes, span_verdict.seconds, span_verdict.slow)
+    return JudgedOutcome(outcome.results, outcome.reports, judged)
 
 
 def nic_findings(

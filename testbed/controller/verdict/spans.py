@@ -1,5 +1,5 @@
 """Findings on a span, from two snapshots of counters and the events between them: losses and lateness of the emulator, and
-the state of the machine. No probes are sent."""
+the state of the machine."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ _SECOND: Final = 1_000_000_000  # ns
 _MIN_SPAN: Final = 100_000_000  # ns, some ten ticks, for shares of processor time
 _MIN_P99_FRAMES: Final = 100  # for a 99th percentile
 _MIN_BUSY_SHARE: Final = 0.1  # of the relay, for its ceiling
-_SLOWNESS: Final = ("relay lateness p99", "relay lost")
+_CEILING_FINDINGS: Final = ("relay lateness p99", "relay lost")
 """Findings on the relay that a lack of processor time explains."""
 
 _LOSS_COUNTERS: Final = ("overrun", "oversized", "unsent")  # of the relay
 _AGENT_LOSS_COUNTERS: Final = ("dropped", "unsent", "overflowed")
+
 Event = Mapping[str, Any]
 
 COUNTERS_CONTINUE: Final = "counters of rules (nth, first, every) and chance continue"
@@ -55,8 +56,8 @@ def relay_findings(
     """Return findings on every direction that the relay carries. events: all events, also those before the span."""
     carried = [link for link in state.layout.links if state.datapaths.get(link.name) == "relay"]
     span = [event for event in events if event["clock"] >= before.clock]
-    cut = taken_down(state, events, before.clock)
-    findings = _gaps(span, after, before, table, carried=bool(carried))
+    cut = links_taken_down(state, events, before.clock)
+    findings = _gaps(span, before, after, table, carried=bool(carried))
     if after.relay is None:
         return [*findings, *_lost_before_healed(span, (), table)]
     ceiling = _forwarding_ceiling(before, after)
@@ -67,16 +68,19 @@ def relay_findings(
                 reason = "the relay should carry the link, but does not report it"
                 findings.append(Finding("relay lost", link.name, direction, 0, None, "frames", Grade.INVALID, reason))
                 continue
-            earlier = _earlier(before, after, link.name, direction, events)
+            earlier = _relay_baseline(before, after, link.name, direction, events)
             delay = in_force(link, direction, state.injected).impairment.delay
-            found = _direction_findings(table, link.name, direction, now, earlier, delay, is_cut=link.name in cut)
-            findings += [_with_ceiling(finding, ceiling) for finding in found]
+            direction_findings = _direction_findings(
+                table, link.name, direction, now, earlier, delay, is_cut=link.name in cut
+            )
+            findings += [_with_ceiling(finding, ceiling) for finding in direction_findings]
     return [*findings, *_lost_before_healed(span, {link.name for link in carried}, table)]
 
 
 def _forwarding_ceiling(before: CounterSnapshot, after: CounterSnapshot) -> str:
-    """Describe the frames that the relay forwarded, and the most that it could forward: those of a second of processor
-    time. Empty if the span has another relay, or one that was idle most of the time, whose other work would count."""
+    """Describe the rate at which the relay forwarded frames, and its ceiling: the frames that it forwards in one second of
+    processor time. Empty if a relay process was replaced in the span, or if the relay was mostly idle, when its other work
+    would distort the ceiling."""
     ran = sum(ran - before.ran[pid] for pid, ran in after.ran.items() if pid in before.ran)
     frames, span = _frames_offered(after) - _frames_offered(before), after.clock - before.clock
     if frames <= 0 or span <= 0 or ran < _MIN_BUSY_SHARE * span or after.ran.keys() != before.ran.keys():
@@ -92,7 +96,7 @@ def _frames_offered(snapshot: CounterSnapshot) -> int:
 
 def _with_ceiling(finding: Finding, ceiling: str) -> Finding:
     """Add the relay's ceiling to a finding for which a lack of processor time may be the reason."""
-    if not ceiling or finding.what not in _SLOWNESS or finding.grade not in (Grade.DEGRADED, Grade.INVALID):
+    if not ceiling or finding.what not in _CEILING_FINDINGS or finding.grade not in (Grade.DEGRADED, Grade.INVALID):
         return finding
     return replace(finding, reason="; ".join(filter(None, (finding.reason, ceiling))))
 
@@ -146,9 +150,9 @@ def agent_findings(
     return findings
 
 
-def taken_down(state: State, events: Sequence[Event], since: int) -> set[str]:
-    """Return the links that were down at some time since `since`, as requested: losses at their ends are intended. events:
-    all events, also earlier ones."""
+def links_taken_down(state: State, events: Sequence[Event], since: int) -> set[str]:
+    """Return the links that were down, as requested, at some time since `since`: losses at their ends are intended. since:
+    monotonic nanoseconds. events: all events, also earlier ones."""
     cuts = {event["number"]: event.get("down", ()) for event in events if event["event"] == "inject"}
     links = {link for injection in state.injected for link in injection.down}
     for event in events:
@@ -158,7 +162,7 @@ def taken_down(state: State, events: Sequence[Event], since: int) -> set[str]:
 
 
 def _gaps(
-    span: Sequence[Event], after: CounterSnapshot, before: CounterSnapshot, table: Table, *, carried: bool
+    span: Sequence[Event], before: CounterSnapshot, after: CounterSnapshot, table: Table, *, carried: bool
 ) -> list[Finding]:
     findings = []
     open_since: Event | None = None
@@ -190,11 +194,11 @@ def _gaps(
     return findings
 
 
-def _earlier(
+def _relay_baseline(
     before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str, events: Sequence[Event]
 ) -> Mapping[str, Any]:
     """Return the counters of the same relay at the beginning of the span; without a snapshot of that time, the losses that
-    it had reported."""
+    the relay had reported by then."""
     if before.relay is not None:
         earlier: Mapping[str, Any] = before.relay["links"].get(link, {}).get(direction, {})
         return earlier if _is_continuous(before, after, link, direction) else {}
@@ -210,7 +214,7 @@ def _earlier(
 
 
 def _is_continuous(before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str) -> bool:
-    """Whether one process has counted the direction throughout the span: another one begins at 0."""
+    """Whether one process has counted the direction throughout the span: a restarted one counts from 0."""
     earlier, later = _relay_counters(before, link, direction), _relay_counters(after, link, direction)
     return earlier is not None and later is not None and earlier["offered"] <= later["offered"]
 
@@ -255,8 +259,8 @@ def _direction_findings(
 
 
 def bucket_quantile(counts: Sequence[int], share: float) -> float:
-    """Return a quantile of values by their numbers of binary digits; interpolates within a power of two. counts: the n-th is
-    the number of values with n binary digits."""
+    """Return a quantile of values of which only the numbers of binary digits are known; interpolate within a power of two.
+    counts: the n-th is the number of values with n binary digits."""
     rank, below = share * sum(counts), 0
     for digits, count in enumerate(counts):
         if count and below + count >= rank:
@@ -349,10 +353,10 @@ def _count_random_losses(
     return since["loss"] + since["gemodel"] + since["loss_pattern"], since["offered"] - since["rule"]
 
 
-def _relay_counters(account: CounterSnapshot, link: str, direction: str) -> Mapping[str, int] | None:
-    if account.relay is None:
+def _relay_counters(snapshot: CounterSnapshot, link: str, direction: str) -> Mapping[str, int] | None:
+    if snapshot.relay is None:
         return None
-    counters: Mapping[str, int] | None = account.relay["links"].get(link, {}).get(direction, {}).get("counters")
+    counters: Mapping[str, int] | None = snapshot.relay["links"].get(link, {}).get(direction, {}).get("counters")
     return counters
 
 
@@ -372,10 +376,10 @@ def had_active_rules(before: CounterSnapshot, after: CounterSnapshot, link: str,
     return any(rule["decided"] > earlier.get(name, {"decided": 0})["decided"] for name, rule in now.items())
 
 
-def _rules(account: CounterSnapshot, link: str, direction: str) -> Mapping[str, Any]:
+def _rules(snapshot: CounterSnapshot, link: str, direction: str) -> Mapping[str, Any]:
     rules: Mapping[str, Any] = {}
-    if account.relay is not None:
-        rules = account.relay["links"].get(link, {}).get(direction, {}).get("rules", {})
+    if snapshot.relay is not None:
+        rules = snapshot.relay["links"].get(link, {}).get(direction, {}).get("rules", {})
     return rules
 
 
@@ -416,8 +420,8 @@ def sleeper_findings(floor: Sequence[int], lag: Sequence[int], table: Table) -> 
     return findings
 
 
-def changes(events: Iterable[Event], since: int) -> list[str]:
-    """Describe the injections and healings in the span."""
+def describe_changes(events: Iterable[Event], since: int) -> list[str]:
+    """Describe the injections and healings since `since`, monotonic nanoseconds."""
     return [
         f"{event['event']}: {event['what']}"
         for event in events
@@ -427,7 +431,7 @@ def changes(events: Iterable[Event], since: int) -> list[str]:
 
 def idle_rules(after: CounterSnapshot) -> list[str]:
     """Return the relay's notes on rules that have decided no frame's fate, each once: the directions of links often have
-    equal rules. A rule in force that has decided on one of them has no note."""
+    equal rules. A rule that has decided a frame's fate on any direction has no note."""
     if after.relay is None:
         return []
     decided = {

@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 LEVEL: Final = 1e-6
+"""Probability at which a correct sample lies outside an interval."""
+
 LEVEL_Z: Final = 4.892
-"""Standard deviations of a normal distribution, two-sided, at that level."""
+"""Standard deviations of a normal distribution, two-sided, at LEVEL."""
 
 POWER_Z: Final = 2.326
 """Standard deviations of a normal distribution, one-sided, at 99 of 100."""
@@ -65,7 +67,7 @@ def _beta_quantile(level: float, a: float, b: float) -> float:
 
 def _beta_cdf(x: float, a: float, b: float) -> float:
     """Return the regularized incomplete beta function for x up to the mean, where its continued fraction (Abramowitz and
-    Stegun, 26.5.8) converges; evaluated forwards, by Lentz's method."""
+    Stegun, 26.5.8) converges; evaluated by Lentz's method."""
     tiny = 1e-300
     scale = math.exp(math.lgamma(a + b) - math.lgamma(a + 1) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
     c, d = 1.0, 0.0
@@ -112,8 +114,8 @@ def rank_error(share: float, samples: int) -> float:
 
 
 def quantile(ordered: Sequence[int], share: float) -> int:
-    """Return the smallest of the sorted values that at least this share of them does not exceed. Raises ValueError for an
-    empty sequence."""
+    """Return the smallest value such that at least `share` of the values are not greater. ordered: ascending. Raises
+    ValueError for an empty sequence."""
     if not ordered:
         raise ValueError("an empty sequence has no quantile")
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

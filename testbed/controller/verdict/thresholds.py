@@ -21,7 +21,7 @@ _MS: Final = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Limit:
     """Limits of one kind of finding. A deviation is invalid above `invalid`, otherwise degraded above `degraded`.
-    relative_*: limits as shares of the configured value. machine: whether the slow-machine factor applies. meaning:
+    relative_*: limits as shares of the configured value. is_scaled: whether the slow-machine factor applies. meaning:
     definition of the deviation."""
 
     meaning: str
@@ -30,10 +30,10 @@ class Limit:
     invalid: float
     relative_degraded: float = 0.0
     relative_invalid: float = 0.0
-    machine: bool = False
+    is_scaled: bool = False
 
     def grade(self, deviation: float, configured: float = 0.0, slow: float = 1.0) -> Grade:
-        factor = slow if self.machine else 1.0
+        factor = slow if self.is_scaled else 1.0
         if deviation > max(self.invalid, self.relative_invalid * configured) * factor:
             return Grade.INVALID
         if deviation > max(self.degraded, self.relative_degraded * configured) * factor:

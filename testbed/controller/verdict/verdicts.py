@@ -14,7 +14,7 @@ class Grade(Enum):
 
     TRUSTED = "trusted"
     UNDECIDED = "undecided"
-    """The sample is too small for a decision; only for findings."""
+    """No decision is possible, for example because the sample is too small; only for findings."""
     DEGRADED = "degraded"
     INVALID = "invalid"
     FAILED = "failed"
@@ -78,7 +78,7 @@ class Verdict:
 
     @property
     def undecided(self) -> tuple[Finding, ...]:
-        """Findings with too small a sample, which do not count as trusted."""
+        """Findings without a decision, which do not count as trusted."""
         return tuple(finding for finding in self.findings if finding.grade is Grade.UNDECIDED)
 
     def of(self, link: str, direction: str = "", what: str = "") -> list[Finding]:

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.controller.checkers import alignment, message_matching
 from testbed.controller.checkers.histories import Receive, Send
-from testbed.controller.checkers.promises import Ending, _HistoryCheck
+from testbed.controller.checkers.promises import Ending, _HistoryChecker
 from testbed.controller.checkers.unreceived import Restarts, UnmatchedReceives
 from tests.unit.protocols.mutants import Mutant
 
@@ -28,17 +28,17 @@ def greedy_matching(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(message_matching, "align", align_greedily)
 
 
-def skip_complete_sends(patch: pytest.MonkeyPatch, is_skipped: Callable[[_HistoryCheck], bool]) -> None:
-    original = _HistoryCheck._check_complete_send
+def skip_complete_sends(patch: pytest.MonkeyPatch, is_skipped: Callable[[_HistoryChecker], bool]) -> None:
+    original = _HistoryChecker._check_complete_send
 
-    def check_complete_send(self: _HistoryCheck, *arguments: object) -> None:
+    def check_complete_send(self: _HistoryChecker, *arguments: object) -> None:
         if not is_skipped(self):
             original(self, *arguments)  # type: ignore[arg-type]  # passed on unchanged
 
-    patch.setattr(_HistoryCheck, "_check_complete_send", check_complete_send)
+    patch.setattr(_HistoryChecker, "_check_complete_send", check_complete_send)
 
 
-def has_error(check: _HistoryCheck) -> bool:
+def has_error(check: _HistoryChecker) -> bool:
     transfer_lists = (*check._histories.sends, *check._histories.receives)
     return any(transfer.error for transfers in transfer_lists for transfer in transfers)
 
@@ -79,15 +79,15 @@ def first_receive_claimed(patch: pytest.MonkeyPatch) -> None:
 
 
 def any_error_excuses(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_HistoryCheck, "_is_excused", lambda _, receive: bool(receive.error))
+    patch.setattr(_HistoryChecker, "_is_excused", lambda _, receive: bool(receive.error))
 
 
 def always_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_HistoryCheck, "_has_waited", lambda *_: True)
+    patch.setattr(_HistoryChecker, "_has_waited", lambda *_: True)
 
 
 def never_waits(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_HistoryCheck, "_has_waited", lambda *_: False)
+    patch.setattr(_HistoryChecker, "_has_waited", lambda *_: False)
 
 
 def incarnations_merged(patch: pytest.MonkeyPatch) -> None:

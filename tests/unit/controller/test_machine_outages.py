@@ -6,7 +6,7 @@ from typing import Any
 
 from testbed.cluster.services.machine_watch import REACHABLE, SILENT, UNREACHABLE
 from testbed.controller.checkers.disturbances import CUT, FOREVER, OUTAGE
-from testbed.controller.verdict.machine_outages import LOST, MachineLostError, MachineOutages, Silence, silences
+from testbed.controller.verdict.machine_outages import LOST, MachineLostError, MachineOutages, Silence, find_silences
 from testbed.controller.verdict.verdicts import Grade
 
 SECOND = 1_000_000_000
@@ -22,18 +22,18 @@ SILENT_EVENT = event(SILENT, 20 * SECOND, gap=[0, SECOND])
 
 
 def test_a_silence_lasts_from_the_last_reply_to_the_next() -> None:
-    assert silences([UNREACHABLE_EVENT, REACHABLE_EVENT, SILENT_EVENT], "a") == [
+    assert find_silences([UNREACHABLE_EVENT, REACHABLE_EVENT, SILENT_EVENT], "a") == [
         Silence("b", "10.0.0.2", "a", 10 * SECOND, 15 * SECOND),
         Silence("b", "10.0.0.2", "a", 19 * SECOND, 20 * SECOND),
     ]
 
 
 def test_a_machine_that_stops_answering_is_silent_until_the_end() -> None:
-    assert silences([UNREACHABLE_EVENT], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, FOREVER)]
+    assert find_silences([UNREACHABLE_EVENT], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, FOREVER)]
 
 
 def test_a_machine_that_was_silent_at_the_begin_is_silent_until_it_answers() -> None:
-    assert silences([REACHABLE_EVENT], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, 15 * SECOND)]
+    assert find_silences([REACHABLE_EVENT], "a") == [Silence("b", "10.0.0.2", "a", 10 * SECOND, 15 * SECOND)]
 
 
 def test_a_finding_states_the_span_and_makes_the_run_invalid() -> None:

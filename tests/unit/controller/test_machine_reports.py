@@ -50,7 +50,7 @@ def test_a_fault_without_effect_on_any_machine_is_a_note_with_its_reason() -> No
     scenario = SpreadScenario(SCENARIO, 60, events.extend)
     span = 10 * MILLISECOND, 30 * MILLISECOND
     ended = fault_ends(span[1], {}, "no program ran there any more", span[0])
-    scenario.take(
+    scenario.add_reports(
         [report(ended, remaining="more to come"), report(fault_ends(span[1], {}, ELSEWHERE, span[0]), remaining="more")]
     )
     assert [event["event"] for event in events] == ["fault ends"]
@@ -63,8 +63,8 @@ def test_a_fault_without_effect_on_any_machine_is_a_note_with_its_reason() -> No
 def test_disturbances_are_those_of_the_last_repetition_on_every_machine() -> None:
     scenario = SpreadScenario(SCENARIO, 60, lambda _events: None)
     reported = {"kind": CUT, "begin": 5, "end": FOREVER, "nodes": ["n2"], "what": "down: n2"}
-    scenario.take([report(**reported), report(**{**reported, "begin": 7})])
+    scenario.add_reports([report(**reported), report(**{**reported, "begin": 7})])
     expected = [Disturbance(CUT, begin, FOREVER, frozenset({"n2"}), "down: n2") for begin in (5, 7)]
     assert list(scenario.disturbances()) == expected
-    scenario.take([report()])
+    scenario.add_reports([report()])
     assert scenario.disturbances() == ()

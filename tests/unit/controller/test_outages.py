@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.controller.verdict.outages import InvalidRunError, outages
+from testbed.controller.verdict.outages import InvalidRunError, find_outages
 from testbed.controller.verdict.verdicts import Grade, verdict_of
 
 MS = 1_000_000
@@ -21,7 +21,7 @@ RELAY_EVENTS = [
 
 
 def test_a_death_and_its_restart_are_one_outage() -> None:
-    (outage,) = outages(RELAY_EVENTS)
+    (outage,) = find_outages(RELAY_EVENTS)
     assert (outage.process, outage.begin, outage.gap) == ("relay", 5, 40 * MS)
     assert outage.reason.startswith(
         "the relay (process 7) died by signal 9 and was restarted 40 ms later; 3 frames were lost"
@@ -33,13 +33,13 @@ def test_a_death_and_its_restart_are_one_outage() -> None:
 
 
 def test_a_service_that_was_not_restarted_is_an_outage_without_an_end() -> None:
-    (outage,) = outages(RELAY_EVENTS[:1])
+    (outage,) = find_outages(RELAY_EVENTS[:1])
     assert (outage.gap, outage.finding().measured) == (0, None)
 
 
 def test_an_agents_outage_is_that_of_its_node() -> None:
     events = [event("NIC agent died", 1, node="n1", pid=5), event("NIC agent died", 2, node="n2", pid=6)]
-    first, second = outages([*events, event("NIC agent restarted", 3, node="n2", pid=9, gap=[0, 5])])
+    first, second = find_outages([*events, event("NIC agent restarted", 3, node="n2", pid=9, gap=[0, 5])])
     assert (first.node, first.gap) == ("n1", 0)
     assert (second.node, second.gap) == ("n2", 5)
     assert second.reason == "the NIC agent of n2 (process 6) died and was restarted 5e-06 ms later"
@@ -47,12 +47,12 @@ def test_an_agents_outage_is_that_of_its_node() -> None:
 
 
 def test_events_before_the_run_and_harmless_events_are_no_outages() -> None:
-    assert outages(RELAY_EVENTS, since=10) == []
-    assert outages([event("relay behind", 1), event("inject", 2), event("node process died", 3, pid=4)]) == []
+    assert find_outages(RELAY_EVENTS, since=10) == []
+    assert find_outages([event("relay behind", 1), event("inject", 2), event("node process died", 3, pid=4)]) == []
 
 
 def test_an_invalid_run_shows_the_reason_and_then_its_result_once() -> None:
-    verdict = verdict_of([outage.finding() for outage in outages(RELAY_EVENTS)])
+    verdict = verdict_of([outage.finding() for outage in find_outages(RELAY_EVENTS)])
     assert str(InvalidRunError(verdict, ValueError("no more"))).endswith("\nit ended with: no more")
     reason = verdict.findings[0].reason
     assert str(InvalidRunError(verdict, ValueError(reason))) == f"the run is invalid: {reason}"

@@ -243,7 +243,7 @@ def test_a_train_with_other_traffic_or_lost_records_leaves_the_rate_undecided() 
     for result in (
         replace(measured.train, other_bytes=10**6),
         replace(measured.train, overrun=1),
-        replace(measured.train, frames=()),
+        replace(measured.train, times=()),
     ):
         assert findings_of(SHAPED, replace(measured, train=result))["rate"].grade is Grade.UNDECIDED
 

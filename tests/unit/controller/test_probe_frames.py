@@ -36,12 +36,18 @@ def test_a_probe_has_the_requested_length_and_identifies_itself() -> None:
     assert len(FRAME) == MIN_SIZE
     probe = parse(FRAME)
     assert probe is not None
-    assert (probe.run, probe.path, probe.kind, probe.number, probe.intact) == (0xDEAD_BEEF, 7, COUNTED, 123_456, True)
+    assert (probe.run, probe.path, probe.kind, probe.number, probe.is_intact) == (
+        0xDEAD_BEEF,
+        7,
+        COUNTED,
+        123_456,
+        True,
+    )
     train_frame = build(1, 0, TRAIN, 5, 1514)
     assert len(train_frame) == 1514
     parsed = parse(train_frame[:64])
     assert parsed is not None
-    assert parsed.intact
+    assert parsed.is_intact
 
 
 def test_a_probe_has_addresses_that_no_bridge_forwards() -> None:
@@ -56,7 +62,7 @@ def test_any_flipped_bit_is_detected_and_keeps_the_number(bit: int) -> None:
     assert accepts(ACCEPTED, broken)
     probe = parse(broken)
     assert probe is not None
-    assert (probe.run, probe.number, probe.intact) == (0xDEAD_BEEF, 123_456, False)
+    assert (probe.run, probe.number, probe.is_intact) == (0xDEAD_BEEF, 123_456, False)
 
 
 def test_a_frame_with_both_copies_corrupted_is_no_longer_recognized() -> None:

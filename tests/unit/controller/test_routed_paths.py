@@ -24,7 +24,7 @@ def paths_by_link(layout: Layout) -> dict[tuple[str, str], RoutedPath]:
 
 def port_deltas(path: RoutedPath) -> list[int]:
     """Return the port delta of each switch on a probe's route."""
-    frame = path.along(FRAME)
+    frame = path.to_frame(FRAME)
     assert is_intact(frame)
     return [delta(byte) for byte in frame[14 : skip_route(frame, 14)]]
 
@@ -68,11 +68,11 @@ def test_probes_of_an_atm_network_are_cells_of_the_circuit_between_two_nics() ->
     paths = paths_by_link(layout)
     remote = paths["s1:2--s2:2", "forward"]
     assert [link.name for link, _ in remote.crossed] == ["n1:eth0--s1:1", "s1:2--s2:2", "n2:eth0--s2:1"]
-    cell = remote.along(FRAME)[14:]
+    cell = remote.to_frame(FRAME)[14:]
     assert circuit_of(cell) == circuit(0, 1, 4)
     assert len(cell) == CELL
     nics = [path for (_, direction), path in paths.items() if direction == THERE_AND_BACK]
-    assert [circuit_of(path.along(FRAME)[14:]) for path in nics] == [circuit(node, node, 4) for node in range(4)]
+    assert [circuit_of(path.to_frame(FRAME)[14:]) for path in nics] == [circuit(node, node, 4) for node in range(4)]
 
 
 def test_switches_without_routes_have_no_paths() -> None:

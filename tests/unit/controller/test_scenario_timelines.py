@@ -12,7 +12,7 @@ from testbed import Scenario
 from testbed.controller.scenarios.feasibility import check
 from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of
-from testbed.controller.scenarios.timeline import occurrences, timeline_events
+from testbed.controller.scenarios.timeline import occurrences_of, timeline_events
 from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.spec.fault_models import (
     Churn,
@@ -40,8 +40,8 @@ EVERY_KIND = ["impair", "down", "flap", "partition", "crash", "restart", "reset"
 
 
 def times(scenario: Scenario, layout: Layout = STAR, seed: int = 0) -> list[tuple[int, str, bool]]:
-    events = timeline_events(occurrences(scenario, layout, seed, 10 * SECOND))
-    return [(event.when, event.occurrence.fault.what, event.begins) for event in events]
+    events = timeline_events(occurrences_of(scenario, layout, seed, 10 * SECOND))
+    return [(event.when, event.occurrence.fault.what, event.is_begin) for event in events]
 
 
 def test_ends_precede_begins_at_the_same_time() -> None:
@@ -97,7 +97,7 @@ def test_random_faults_stay_on_their_targets() -> None:
 
 def test_churn_becomes_restarts_drawn_from_its_seed() -> None:
     scenario = Scenario(faults=[Churn(on=["n1", "n2"], mean="100ms", away="30ms", from_="1s", to="3s")])
-    restarts = occurrences(scenario, STAR, 7, 10 * SECOND)
+    restarts = occurrences_of(scenario, STAR, 7, 10 * SECOND)
     assert restarts
     assert {occurrence.fault.what for occurrence in restarts} == {"restart on n1", "restart on n2"}
     assert all(
@@ -109,9 +109,9 @@ def test_churn_becomes_restarts_drawn_from_its_seed() -> None:
 
 def test_faults_that_occur_too_often_are_rejected() -> None:
     with pytest.raises(DescriptionError, match=r"fault\[1\]: expected a longer time"):
-        occurrences(Scenario(faults=[Flap(on="n1", at=0, every="1us", for_="1us")]), STAR, 0, SECOND)
+        occurrences_of(Scenario(faults=[Flap(on="n1", at=0, every="1us", for_="1us")]), STAR, 0, SECOND)
     with pytest.raises(DescriptionError, match="random: expected at most 100,000"):
-        occurrences(Scenario(random=RandomFaults(kinds=["pause"], rate=1e6)), STAR, 0, SECOND)
+        occurrences_of(Scenario(random=RandomFaults(kinds=["pause"], rate=1e6)), STAR, 0, SECOND)
 
 
 # Partitions

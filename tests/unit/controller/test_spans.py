@@ -116,8 +116,8 @@ def test_an_end_that_no_event_took_down_still_degrades(events: list[dict[str, An
 
 def test_a_link_still_down_was_taken_down() -> None:
     state = replace(STATE, injected=(Injection(2, "down: n1", down=(LINK,)),))
-    assert spans.taken_down(state, [], 0) == {LINK}
-    assert spans.taken_down(STATE, [], 0) == set()
+    assert spans.links_taken_down(state, [], 0) == {LINK}
+    assert spans.links_taken_down(STATE, [], 0) == set()
 
 
 def test_lateness_counts_only_within_the_span() -> None:
@@ -269,7 +269,7 @@ def test_injections_healed_within_the_span_are_reported() -> None:
         event("inject", 1_100, what="loss 5%"),
         event("heal", 1_200, what="loss 5%"),
     ]
-    assert spans.changes(events, 1_000) == ["inject: loss 5%", "heal: loss 5%"]
+    assert spans.describe_changes(events, 1_000) == ["inject: loss 5%", "heal: loss 5%"]
 
 
 # Agents of shared NICs

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from testbed.controller.probing.probe_plan import Plan
+from testbed.controller.probing.probe_plan import ProbePlan
 from testbed.controller.spread_check import join_replies
 
 CLOCK_OFFSET = 1_000  # the source's clock is ahead of the sink's
-PLAN = Plan(interval=100, burst=2, max_delay=0)
+PLAN = ProbePlan(interval=100, burst=2, max_delay=0)
 
 
 def joint_result(
-    sent_times: list[int], arrived: list[tuple[int, int, bool]], plan: Plan = PLAN, overrun: int = 0
+    sent_times: list[int], arrived: list[tuple[int, int, bool]], plan: ProbePlan = PLAN, overrun: int = 0
 ) -> Any:
     source_reply = {"left": {"4": sent_times}, "overrun": {"4": overrun}}
     sink = {"came": {"4": arrived}, "others": {"4": (3, 300)}, "overrun": {"4": 1}}
@@ -50,7 +50,7 @@ def test_copies_overtaken_and_broken_frames_are_counted() -> None:
 
 
 def test_frames_that_skip_the_delay_are_excluded_from_delays() -> None:
-    plan = Plan(interval=100, burst=1, max_delay=0, skip_below=50)
+    plan = ProbePlan(interval=100, burst=1, max_delay=0, skip_below=50)
     probe_result = joint_result(
         [1000, 2000], [(0, 1000 - CLOCK_OFFSET + 60, True), (1, 2000 - CLOCK_OFFSET + 5, True)], plan
     )

@@ -8,7 +8,7 @@ import pytest
 
 from testbed.controller.scenarios.feasibility import check
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of, senders_of, touched_nodes
-from testbed.controller.scenarios.timeline import occurrences
+from testbed.controller.scenarios.timeline import occurrences_of
 from testbed.errors import DescriptionError
 from testbed.spec.fault_models import (
     Churn,
@@ -37,7 +37,7 @@ LINKS = [link.name for link in RACKS.links]
 
 def faults_of(*faults: Fault, seed: int = 1, horizon: int = 10) -> Sequence[Fault]:
     check(Scenario(faults=faults), RACKS, "sim")
-    return [occurrence.fault for occurrence in occurrences(Scenario(faults=faults), RACKS, seed, horizon * SECOND)]
+    return [occurrence.fault for occurrence in occurrences_of(Scenario(faults=faults), RACKS, seed, horizon * SECOND)]
 
 
 def problems(*faults: Fault) -> str:
@@ -105,7 +105,7 @@ def test_churn_and_random_faults_choose_among_the_tagged_elements() -> None:
     check(scenario, RACKS, "sim")
     targets = {
         occurrence.fault.on[0]
-        for occurrence in occurrences(scenario, RACKS, 1, SECOND)
+        for occurrence in occurrences_of(scenario, RACKS, 1, SECOND)
         if isinstance(occurrence.fault, OnNodes | OnLinks)
     }
     assert targets == {"n4", "n5", LINKS[3], LINKS[4]}
