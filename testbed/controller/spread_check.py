@@ -20,7 +20,7 @@ from testbed.controller.probing.half_probes import PROBE
 from testbed.controller.probing.measurement import NOTHING_PROBED, mtu_of
 from testbed.controller.probing.probe_findings import Subject, judge, judge_down
 from testbed.controller.probing.probe_plan import MARGIN, MAX_SECONDS, MIN_SECONDS, ProbePlan, plan_for
-from testbed.controller.probing.probes import ProbeResult
+from testbed.controller.probing.probes import ProbeResult, delay_of
 from testbed.controller.runs.spread_execution import clock_findings, machine_findings, underlay_findings
 from testbed.controller.verdict.machine_outages import MachineOutages
 from testbed.controller.verdict.thresholds import TABLE, Table
@@ -218,7 +218,7 @@ def join_replies(
             corrupted += not intact
             overtaken += index < highest
             highest = max(highest, index)
-    delays = {index: when - sent_times[index] for index, when in arrival_times.items() if sent_times[index]}
+    delays = {index: delay_of(sent_times[index], when) for index, when in arrival_times.items() if sent_times[index]}
     sent = sum(1 for when in sent_times if when)
     timed = [delay for index, delay in delays.items() if index % plan.burst == 0 and delay >= plan.skip_below]
     other_frames, other_bytes = sink["others"][number]

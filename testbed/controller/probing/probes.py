@@ -484,8 +484,9 @@ class _Session:
 
 
 def delay_of(departure: int, arrival: int) -> int:
-    """Return a probe's delay, nanoseconds; 0 if the wall clock was set back in between. Even on a link without reordering
-    (`skip_below` is 0), a negative delay would count as that of a frame that skipped the link's delay."""
+    """Return a probe's delay, nanoseconds; 0 if the arrival seems earlier, since the wall clock was set back, or two
+    machines' clocks differ. Even on a link without reordering (`skip_below` is 0), a negative delay would count as that of
+    a frame that skipped the link's delay."""
     return max(0, arrival - departure)
 
 

@@ -55,3 +55,8 @@ def test_frames_that_skip_the_delay_are_excluded_from_delays() -> None:
         [1000, 2000], [(0, 1000 - CLOCK_OFFSET + 60, True), (1, 2000 - CLOCK_OFFSET + 5, True)], plan
     )
     assert (probe_result.delays, probe_result.skipped) == ((60,), 1)
+
+
+def test_a_delay_below_the_clocks_error_is_0_and_not_that_of_a_reordered_frame() -> None:
+    probe_result = joint_result([1000], [(0, 1000 - CLOCK_OFFSET - 5, True)])
+    assert (probe_result.delays, probe_result.skipped) == ((0,), 0)
