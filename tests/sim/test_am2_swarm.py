@@ -39,7 +39,7 @@ def run_watched(case: am2_swarm_cases.Case) -> Counter[str]:
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(1200)
 def test_every_request_of_every_case_is_replied_to_or_returned(record_property: Callable[[str, object], None]) -> None:
-    tally = replace(am2_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=20)
+    tally = replace(am2_swarm.SWARM, run=run_watched).run_many(range(FIRST, FIRST + CASES), chunk=20)
     failures = [f"{am2_swarm.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     walked = am2_walks.rows(am2_walks.walk())

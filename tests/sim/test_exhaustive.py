@@ -81,7 +81,7 @@ def test_a_gate_passes_holds_duplicates_and_drops_frames_by_its_fates() -> None:
     for number, frame in enumerate([b"a", b"b", b"c", b"d", b"e", b"f"]):
         gate.transmit("backward" if frame == b"d" else "forward", number, frame)
     assert b"".join(arrived) == b"abeecf"
-    assert gate.healed == 4
+    assert gate.last_fault_time == 4
 
 
 def test_a_held_frame_without_a_successor_is_delivered_on_release() -> None:

@@ -48,7 +48,7 @@ def run_watched(case: openmx_swarm_cases.Case) -> Counter[str]:
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(3600)
 def test_every_case_passes_and_the_cases_cover_every_row(record_property: Callable[[str, object], None]) -> None:
-    tally = replace(openmx_swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES), chunk=10)
+    tally = replace(openmx_swarm.SWARM, run=run_watched).run_many(range(FIRST, FIRST + CASES), chunk=10)
     failures = [f"{openmx_swarm.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     rows_taken = coverage(TABLES, STATELESS, tally.rows)

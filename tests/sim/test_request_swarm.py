@@ -35,7 +35,7 @@ AM2_MUTANTS = {mutant.name: mutant for mutant in NATIVE}
 @pytest.mark.parametrize("protocol", request_swarm.SWARMS)
 def test_every_case_passes_the_checks(protocol: str, record_property: Callable[[str, object], None]) -> None:
     swarm = request_swarm.SWARMS[protocol]
-    tally = swarm.many(range(FIRST, FIRST + CASES), chunk=3)
+    tally = swarm.run_many(range(FIRST, FIRST + CASES), chunk=3)
     failures = [f"{swarm.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     record_property(

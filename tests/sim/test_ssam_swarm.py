@@ -49,7 +49,7 @@ def run_watched(case: Case) -> Counter[str]:
 @pytest.mark.timeout(3600)
 def test_every_case_passes_the_checks_and_all_rows_are_taken(record_property: Callable[[str, object], None]) -> None:
     swarm = replace(request_swarm.SWARMS["ssam"], run=run_watched)
-    tally = swarm.many(range(FIRST, FIRST + CASES), chunk=3)
+    tally = swarm.run_many(range(FIRST, FIRST + CASES), chunk=3)
     failures = [f"{swarm.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     rows_taken = {label(table, row): tally.rows[label(table, row)] for table in TABLES for row in table.rows}

@@ -21,7 +21,7 @@ CASES = 300 if LONG else 16  # each program twice over each protocol
 
 @pytest.mark.timeout(3600 if LONG else 300)
 def test_random_restarts_cause_no_false_violation(record_property: Callable[[str, object], None]) -> None:
-    tally = storms.SWARM.many(range(FIRST, FIRST + CASES), chunk=4)
+    tally = storms.SWARM.run_many(range(FIRST, FIRST + CASES), chunk=4)
     failures = [f"{storms.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
     assert not failures, "\n".join(failures[:10])
     record_property("note", f"storms: {CASES} cases from seed {FIRST} on; {dict(tally.rows)}")

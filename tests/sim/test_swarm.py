@@ -44,7 +44,7 @@ def run_watched(case: Case) -> Counter[str]:
 @pytest.mark.requires("interpreted")
 @pytest.mark.timeout(1200)
 def test_every_case_delivers_everything_once_and_in_order(record_property: Callable[[str, object], None]) -> None:
-    tally = replace(swarm.SWARM, run=run_watched).many(range(FIRST, FIRST + CASES))
+    tally = replace(swarm.SWARM, run=run_watched).run_many(range(FIRST, FIRST + CASES))
     restarts, failed = with_restarts(range(FIRST, FIRST + RESTART_CASES))
     failures = [f"{swarm.SWARM.replay(seed)}: {reason}" for seed, reason in tally.failed.items()] + failed
     assert not failures, "\n".join(failures[:10])

@@ -53,7 +53,7 @@ def test_every_case_of_mpi_of_vipl_calls_and_of_connections_passes_the_checks(
         (via_verbs_swarm.SWARM, VERBS_CASES),
         (via_connection_swarm.SWARM, CONNECTION_CASES),
     ):
-        tally = replace(swarm, run=partial(run_watched, swarm)).many(range(FIRST, FIRST + cases), chunk=10)
+        tally = replace(swarm, run=partial(run_watched, swarm)).run_many(range(FIRST, FIRST + cases), chunk=10)
         failures += [f"{swarm.replay(seed)}: {reason}" for seed, reason in tally.failed.items()]
         rows += tally.rows
     assert not failures, "\n".join(failures[:10])

@@ -20,10 +20,10 @@ from testbed.sim.simulation import Simulation, StalledError
 from testbed.spec.model import Description
 
 TIMEOUT: Final = 20 * SECOND
-"""Virtual time after which the programs are stuck."""
+"""Virtual time after which the programs are stuck, nanoseconds."""
 REST: Final = 20 * SECOND
 """Virtual time in which the network becomes idle after the programs, also if an acknowledgement is lost several times, and
-in which needless timers expire."""
+in which needless timers expire; nanoseconds."""
 
 Program = Callable[[Device, SimNode], Coroutine[Any, Any, None]]
 """Program of a rank. Raises Violation for an error of the protocol."""

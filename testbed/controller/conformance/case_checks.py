@@ -34,7 +34,7 @@ def _command(name: str, check: str) -> str:
 
 @cache
 def schedules_of(name: str) -> fate_schedules.Subject:
-    """Return the exchanges of a registered protocol."""
+    """Return a registered protocol with its exchanges."""
     checked = candidate(name)
     protocol = MatchedProtocol(
         checked.protocol.plug, checked.protocol.device, PAYLOAD, max_message_size=checked.max_message_size
@@ -81,7 +81,7 @@ def run_schedule(candidate: Candidate, case: str) -> str:
 
 
 @cache
-def _messages_of(name: str) -> message_swarm.Subject:
+def _message_subject(name: str) -> message_swarm.Subject:
     checked = candidate(name)
 
     def plug(_settings: dict[str, int]) -> Plug:
@@ -99,11 +99,11 @@ def _messages_of(name: str) -> message_swarm.Subject:
 
 
 def _draw(name: str, seed: int) -> Case:
-    return message_swarm.draw(seed, _messages_of(name))
+    return message_swarm.draw(seed, _message_subject(name))
 
 
 def _run(name: str, case: Case) -> Counter[str]:
-    return message_swarm.run(case, _messages_of(name))
+    return message_swarm.run(case, _message_subject(name))
 
 
 def _swarm_of(name: str) -> Swarm[Case]:
@@ -115,18 +115,18 @@ def swarm(candidate: Candidate, first: int, cases: int) -> str:
     """Run `cases` cases, with seeds from `first` on; return a summary. Raises Violation with the first failing case,
     reduced."""
     own_swarm = _swarm_of(candidate.name)
-    tally = own_swarm.many(range(first, first + cases), chunk=5)
+    tally = own_swarm.run_many(range(first, first + cases), chunk=5)
     if tally.failed:
         seed = min(tally.failed)
-        raise Violation(f"{len(tally.failed)} of {cases} cases failed\n{_reduced(own_swarm, seed)}")
+        raise Violation(f"{len(tally.failed)} of {cases} cases failed\n{_describe_reduction(own_swarm, seed)}")
     counters = ", ".join(f"{name} {count:,}" for name, count in tally.rows.most_common(4))
     order = ", frames in order" if candidate.protocol.needs_order else ""
     return f"{cases:,} cases from seed {first} on{order}; highest counters of the firmware: {counters}"
 
 
 class FailedCase(NamedTuple):
-    """A case that failed. reduced: a smaller case that fails, too, as text; empty if none was searched. command: repeats the
-    case."""
+    """A case that failed. reduced: a smaller case that fails, too, as text; empty if the case was not reduced. command:
+    repeats the case."""
 
     seed: int
     reason: str
@@ -140,8 +140,8 @@ def failed_cases(candidate: Candidate, first: int, cases: int, max_reduced: int)
     own_swarm = _swarm_of(candidate.name)
     tally = run_seeds(own_swarm.trial, range(first, first + cases))
     return [
-        FailedCase(seed, reason, _reduce(own_swarm, seed) if place < max_reduced else "", own_swarm.replay(seed))
-        for place, (seed, reason) in enumerate(sorted(tally.failed.items()))
+        FailedCase(seed, reason, _reduce(own_swarm, seed) if index < max_reduced else "", own_swarm.replay(seed))
+        for index, (seed, reason) in enumerate(sorted(tally.failed.items()))
     ]
 
 
@@ -157,10 +157,10 @@ def run_case(candidate: Candidate, case: str) -> str:
     own_swarm = _swarm_of(candidate.name)
     drawn = own_swarm.draw(int(case))
     if own_swarm.verdict(drawn):
-        raise Violation(_reduced(own_swarm, int(case)))
+        raise Violation(_describe_reduction(own_swarm, int(case)))
     return ", ".join(f"{name} {count:,}" for name, count in own_swarm.run(drawn).most_common())
 
 
-def _reduced(swarm: Swarm[Case], seed: int) -> str:
+def _describe_reduction(swarm: Swarm[Case], seed: int) -> str:
     reduced = swarm.shrink(swarm.draw(seed), MAX_ATTEMPTS)
     return f"{swarm.verdict(reduced)}\nreduced to {reduced}\nto repeat it: {swarm.replay(seed)}"

@@ -19,7 +19,7 @@ from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation, StalledError
 
 TIMEOUT: Final = 20 * SECOND
-"""Virtual time after which an exchange is stuck."""
+"""Virtual time after which an exchange is stuck, nanoseconds."""
 GUARD: Final = 64
 """Bytes before and after each receive buffer that must not be written."""
 UNTOUCHED: Final = 0xEE
@@ -133,7 +133,8 @@ class Party:
     """Program of a node, with a record of its transfers."""
 
     def __init__(self, number: int, device: Device, exchange: Exchange, size: Callable[[int], int]) -> None:
-        """number: number of the node, 0 or 1. size: returns the size of a message of so many frames, bytes."""
+        """number: number of the node, 0 or 1. size: returns the size in bytes of a message, by its number of
+        frames."""
         self._device = device
         self._preposted = exchange.preposted
         self._peer = 1 - number
@@ -182,7 +183,7 @@ class Party:
 
 
 def reuse(memory: bytearray, _: object) -> None:
-    """Overwrite the buffer of a completed send, as a program may."""
+    """Overwrite the buffer of a completed send, as a program may do."""
     memory[:] = bytes([REUSED]) * len(memory)
 
 

@@ -2,7 +2,7 @@
 network.
 
 A transmission is a frame, also an acknowledgement, that arrives at the end of the link, in either direction. It is passed,
-dropped, delivered twice, or held until after the next one of its direction. These are 4^6 = 4,096 schedules for an exchange
+dropped, delivered twice, or held until after the next one of its direction. This gives 4^6 = 4,096 schedules for an exchange
 of messages. Schedules that differ only in fates after the end of the exchange are equivalent, and one of them is executed.
 Each must deliver every message exactly once, in order and complete, notify both hosts, leave no resource or timer, and end
 within a bounded time after the last fault: a small scope that is searched completely (after TigerBeetle's generators).
@@ -36,7 +36,7 @@ _PASSED: Final = _LETTERS[0]
 
 
 class Stage(Protocol):
-    """Exchange between two nodes by one protocol. plug: for the simulation. bound: maximum duration after the last fault,
+    """Exchange between two nodes by one protocol. plug: plug of the NICs. bound: maximum duration after the last fault,
     nanoseconds."""
 
     plug: Plug
@@ -55,8 +55,8 @@ class Stage(Protocol):
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A protocol with its exchanges. name: name of its entry point. stages: exchanges, by name. depth: number of
-    transmissions whose fates are chosen. command: that runs a schedule again, a %-format for the exchange and its fates.
-    rest: virtual time in which the network becomes idle after an exchange."""
+    transmissions whose fates are chosen. command: command that repeats a schedule, as a %-format for the exchange and the
+    fates. rest: virtual time in which the network becomes idle after an exchange."""
 
     name: str
     stages: Mapping[str, Callable[[], Stage]]
@@ -132,7 +132,7 @@ class Gate:
         return bool(held)
 
     @property
-    def healed(self) -> int:
+    def last_fault_time(self) -> int:
         """Time of the last fault, nanoseconds; 0 if there was none."""
         return max((sent.when for sent in self.transmissions if sent.fate != _PASSED), default=0)
 
@@ -163,7 +163,7 @@ def run_with_gate(subject: Subject, exchange: str, gate: Gate) -> int:
         gate.install(simulation)
         stage.begin(simulation)
         stage.run(simulation)
-        recovery = simulation.now() - gate.healed
+        recovery = simulation.now() - gate.last_fault_time
         if recovery > stage.bound:
             raise Violation(
                 f"the exchange ended {recovery:,} ns after the last fault; at most {stage.bound:,} ns are allowed"
@@ -202,7 +202,8 @@ class Failure(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Totals of schedules. executed: number of executed schedules. covered: number of schedules, with equivalent ones.
-    failures: the first ones. recovery: the longest, nanoseconds."""
+    failures: the first failures. recovery: longest time from the last fault to the end of an
+    exchange, nanoseconds."""
 
     executed: int = 0
     covered: int = 0
@@ -223,7 +224,7 @@ def search(subject: Subject, exchange: str, first: str, depth: int = DEPTH, max_
     fates = first + _PASSED * (depth - 1)
     while fates.startswith(first) and len(failures) < max_failures:
         executed += 1
-        used = depth  # fates
+        used = depth  # number of fates that were applied
         try:
             result = run(subject, exchange, fates)
         except Violation as violation:
@@ -247,19 +248,20 @@ def reduce_fates(subject: Subject, failure: Failure) -> Failure:
     return failure
 
 
-def search_all(make: Callable[[], Subject], depth: int, max_failures: int = 10) -> dict[str, Tally]:
-    """Run all schedules of every exchange, on all processors; return tallies by the exchange's name. make: returns the
+def search_all(build: Callable[[], Subject], depth: int, max_failures: int = 10) -> dict[str, Tally]:
+    """Run all schedules of every exchange, on all processors; return tallies by the exchange's name. build: returns the
     subject; it is pickled, and called in each process. max_failures: see `search`."""
-    exchanges = list(make().stages)
+    exchanges = list(build().stages)
     tallies = dict.fromkeys(exchanges, Tally())
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        parts = [(exchange, first) for exchange in exchanges for first in FATES]
+        searches = [(exchange, first) for exchange in exchanges for first in FATES]
         for (exchange, _), tally in zip(
-            parts, pool.map(partial(_search, make, depth, max_failures), parts), strict=True
+            searches, pool.map(partial(_search, build, depth, max_failures), searches), strict=True
         ):
             tallies[exchange] += tally
     return tallies
 
 
-def _search(make: Callable[[], Subject], depth: int, max_failures: int, part: tuple[str, str]) -> Tally:
-    return search(make(), *part, depth, max_failures)
+def _search(build: Callable[[], Subject], depth: int, max_failures: int, start: tuple[str, str]) -> Tally:
+    """Run the schedules of an exchange with this first fate, in a worker process."""
+    return search(build(), *start, depth, max_failures)

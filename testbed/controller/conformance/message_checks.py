@@ -29,7 +29,7 @@ ETHERNET_MTU: Final = 1_500
 BURST: Final = 1_000
 """Messages that are sent at once: more than a NIC has descriptors."""
 SETTLED: Final = 50 * MILLISECOND
-"""Virtual time after which all sent messages have arrived."""
+"""Virtual time after which all sent messages have arrived, nanoseconds."""
 
 
 class Memory(bytearray):
@@ -66,7 +66,7 @@ class Buffer:
 
 def content(number: int, size: int) -> bytes:
     """Return the content of message `number`; contents differ as far as their size allows."""
-    return bytes((number * 31 + at * at // 7 + at) & 0xFF for at in range(size))
+    return bytes((number * 31 + index * index // 7 + index) & 0xFF for index in range(size))
 
 
 def send(device: Device, to: int, tag: int, data: bytes, context: int = 0, synchronous: bool = False) -> SendCompletion:
@@ -143,7 +143,7 @@ def wildcards(candidate: Candidate) -> None:
             await Buffer(device, ANY_SOURCE, ANY_TAG, 200).expect(2, tag, data(2, tag))
         for source in (2, 1):
             await Buffer(device, source, ANY_TAG, 15, context=1).expect(source, 2, b"another context")
-        for buffer, number in zip(in_turn, numbers, strict=True):  # receives that match one message match it in turn
+        for buffer, number in zip(in_turn, numbers, strict=True):  # matched in the order of their posting
             await buffer.expect(1, 7, number)
 
     for late in (0, 2 * SETTLED):
@@ -257,28 +257,28 @@ def burst(candidate: Candidate) -> None:
     sizes = [min(size, candidate.max_message_size) for size in sizes]
 
     async def sender(device: Device, node: SimNode) -> None:
-        for late in (0, 1):
+        for tag in (0, 1):
             memories = [Memory(content(number, size)) for number, size in enumerate(sizes)]
             await node.sleep(SETTLED)
-            await _wait_all([device.send(1, 0, late, memoryview(memory)) for memory in memories])
+            await _wait_all([device.send(1, 0, tag, memoryview(memory)) for memory in memories])
             references = [weakref.ref(memory) for memory in memories]
             await Buffer(device, 1, 9, 0).expect(1, 9, b"")
             del memories
             check_released(references)
 
     async def receiver(device: Device, node: SimNode) -> None:
-        for late in (0, 1):
-            await node.sleep(2 * late * SETTLED)
-            buffers = [Buffer(device, 0, late, size) for size in sizes]
+        for tag in (0, 1):
+            await node.sleep(2 * tag * SETTLED)  # the receives of tag 1 are posted after the sends
+            buffers = [Buffer(device, 0, tag, size) for size in sizes]
             for number, (buffer, size) in enumerate(zip(buffers, sizes, strict=True)):
-                await buffer.expect(0, late, content(number, size))
+                await buffer.expect(0, tag, content(number, size))
             await send(device, 0, 9, b"")
 
     converse(candidate, Description.star(2), [sender, receiver])
 
 
 def check_released(references: Sequence[weakref.ref[Memory]]) -> None:
-    """Raises Violation if memory of sends that have ended is still in use."""
+    """Check that the memory of sends that have ended is not in use. Raises Violation."""
     gc.collect()
     if in_use := sum(reference() is not None for reference in references):
         raise Violation(f"the memory of {in_use} of {len(references):,} sends that have ended is still in use")

@@ -48,9 +48,9 @@ SIZES: Final = (0, 1, 4, 60, 400, 1455, 1456, 1457, 2000, 2928, 4096, 4097, 6000
 MAX_SIZE: Final = max(SIZES)
 PATTERN: Final = bytes((i * i // 7 + i) & 0xFF for i in range(MAX_SIZE + 4096))
 TIMEOUT: Final = 60 * SECOND
-"""Virtual time after the faults in which a case must end."""
+"""Virtual time after the faults in which a case must end, nanoseconds."""
 REST: Final = 400 * MILLISECOND
-"""Virtual time in which acknowledgements, credits and commands that no program waits for arrive."""
+"""Virtual time in which acknowledgements, credits and commands that no program waits for arrive, nanoseconds."""
 
 
 class Received(Protocol):
@@ -118,7 +118,7 @@ class Case:
     settings: settings of the protocol. eager: all sends are posted at once, and receives a few (`outstanding`) at a time;
     otherwise vice versa. wild: wildcards of each rank's receives: none ("no"), of the source ("source"), or of source and
     tag ("all"). links: impairment of each link until the faults end. until: end of the faults, virtual nanoseconds.
-    per_node: ranks per node. synchronous: one of so many messages is sent synchronously; 0: none.
+    per_node: ranks per node. synchronous: interval of synchronous messages, in messages; 0: none.
     """
 
     seed: int
@@ -148,10 +148,10 @@ def _no_check(_nodes: Sequence[SimNode], _transports: Sequence[Any]) -> None:
 class Subject:
     """A protocol.
 
-    settings: draws those of a case. plug: builds the protocol with them. transport: transport of a rank whose NIC has not
-    sent yet. sizes: sizes of messages, ascending. is_mpi: whether cases have several ranks on a node, and synchronous
-    messages. faults: kinds of faults on links. rest: virtual time after the programs in which the network becomes idle.
-    check: called after that with all ranks and their transports; raises Violation.
+    settings: draws the settings of a case. plug: builds the protocol with settings. transport: transport of a rank whose
+    NIC has not sent yet. sizes: sizes of messages, ascending. is_mpi: whether cases have several ranks on a node, and
+    synchronous messages. faults: kinds of faults on links. rest: virtual time after the programs in which the network
+    becomes idle. check: called after that with all ranks and their transports; raises Violation.
     """
 
     name: str
@@ -187,7 +187,7 @@ def draw(seed: int, subject: Subject) -> Case:
 
 
 def _with_ranks(case: Case) -> Case:
-    """Return the case with drawn numbers of ranks per node and of synchronous messages."""
+    """Return the case with a drawn number of ranks per node and a drawn share of synchronous messages."""
     chance = source(case.seed, "ranks")
     per_node = chance.choice((1, 1, 2))
     if per_node > 1:
@@ -323,8 +323,8 @@ def run(case: Case, subject: Subject, timeout: int = TIMEOUT) -> Counter[str]:
 
 
 def check_receives(case: Case, rank: int, receives: Sequence[CompletedReceive]) -> None:
-    """Check that a rank received each message exactly once, and the messages of each channel, which match equal receives, in
-    the order of their sends. Raises Violation."""
+    """Check that a rank received each message exactly once, and the messages of each channel in the order of their
+    sends. The messages of a channel match the same receives. Raises Violation."""
     by_tag = case.wild[rank] != "all"
     channels: dict[tuple[int, int], list[tuple[int, Message]]] = {}
     for number, message in enumerate(case.messages):

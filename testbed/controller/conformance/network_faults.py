@@ -12,7 +12,7 @@ from testbed.spec.layout import Impairment, Layout
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 
-MICROSECOND, MILLISECOND, SECOND = 1_000, 1_000_000, 1_000_000_000
+MICROSECOND, MILLISECOND, SECOND = 1_000, 1_000_000, 1_000_000_000  # ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Cut:
     end: int
 
 
-# Kinds of faults, each with a function that draws impairments of a link.
+# By kind of fault: a function that draws keys of a link's impairment.
 FAULTS: dict[str, Callable[[Source], dict[str, object]]] = {
     "loss": lambda chance: {"loss": chance.choice((0.01, 0.05, 0.3))},
     "bursts": lambda chance: {"gemodel": (0.02, chance.choice((0.1, 0.5)), 1.0, 0.0)},
@@ -35,12 +35,13 @@ FAULTS: dict[str, Callable[[Source], dict[str, object]]] = {
         "delay": chance.choice((50, 2000)) * MICROSECOND,
     },
     "jitter": lambda chance: {"jitter": chance.choice((10, 40)) * MICROSECOND, "delay": 50 * MICROSECOND},
-    "slowness": lambda chance: {"delay": chance.choice((8, 30)) * MILLISECOND},  # longer than most time-outs
+    "slowness": lambda chance: {"delay": chance.choice((8, 30)) * MILLISECOND},  # longer than most timeouts
     "congestion": lambda chance: {"rate": chance.choice((20, 200)) * 10**6, "queue_frames": chance.choice((4, 30))},
 }
 BLACKOUT = "blackout"
 REORDERING = "reordering"
 KINDS = (*FAULTS, BLACKOUT)
+# By topology: minimum and maximum number of nodes.
 SHAPES: dict[str, tuple[int, int]] = {
     "back-to-back": (2, 2),
     "star": (2, 8),
@@ -74,7 +75,7 @@ def draw_shape(chance: Source) -> tuple[str, int]:
 def draw_faults(
     chance: Source, layout: Layout, kinds: Collection[str] = KINDS
 ) -> tuple[tuple[Impairment, ...], tuple[Cut, ...], int]:
-    """Draw at least two kinds of faults. Returns the impairment of each link, the cuts, and the time at which all faults
+    """Draw at least two kinds of faults. Return the impairment of each link, the cuts, and the time at which all faults
     have ended, in virtual nanoseconds."""
     drawn = chance.sample(list(kinds), 2 + chance.below(3))
     until = chance.choice((2, 10, 50)) * MILLISECOND
@@ -94,7 +95,7 @@ def draw_faults(
 
 
 def without_impairment(links: tuple[Impairment, ...]) -> Iterator[tuple[Impairment, ...]]:
-    """Yield the links' impairments with one of the impairments removed."""
+    """Yield the links' impairments without those of one link, for each link that has any."""
     for index, impairment in enumerate(links):
         if impairment != DELAY_ONLY:
             yield (*links[:index], DELAY_ONLY, *links[index + 1 :])

@@ -126,7 +126,7 @@ def _restart_receiver(candidate: Candidate, size: int, moment: int, synchronous:
 
 
 class _Receiver:
-    """Program that receives messages until that of the sender's second incarnation has arrived."""
+    """Program that receives messages until the message of the sender's second incarnation has arrived."""
 
     def __init__(self, size: int) -> None:
         self.messages: Final = [content(incarnation, size) for incarnation in (1, 2)]
@@ -179,8 +179,8 @@ def _send_anew(candidate: Candidate, pair: Simulation, receiver: _Receiver, when
 
 
 class _LateFrame:
-    """Receiver of one direction of a link. A frame is late: it arrives once `before` frames of the sender's next
-    incarnation have. number: number of that frame, from 0."""
+    """Receiver of one direction of a link that delays a frame until `before` frames of the sender's next incarnation have
+    arrived. number: number of the late frame, from 0."""
 
     def __init__(self, receive: Receive, number: int, before: int) -> None:
         self._receive = receive
@@ -216,10 +216,11 @@ class _LateFrame:
 
 
 def _restart_with_late_frame(candidate: Candidate, size: int, number: int, before: int) -> None:
-    """Restart the sender of a message while a frame of it is in flight, which arrives during its next message."""
+    """Restart the sender of a message while one of its frames is in flight, which arrives during the next message."""
     receiver = _Receiver(size)
     with _pair(candidate) as pair:
-        ((_, direction),) = [item for item in pair.network.link_directions.items() if item[0][1] == "forward"]
+        directions = pair.network.link_directions.items()
+        (direction,) = [link_direction for (_, name), link_direction in directions if name == "forward"]
         late = _LateFrame(direction.receive, number, before)
         direction.set_receiver(late.take)
         _start(candidate, pair, "n2", receiver)
@@ -243,36 +244,36 @@ def _restart_often(candidate: Candidate) -> None:
             await _end_or_fail(transfer)
         ends[0] += 1
 
-    async def be_greeted(device: Device, _node: SimNode) -> None:
+    async def receive_greeting(device: Device, _node: SimNode) -> None:
         while not await _end_or_fail(Buffer(device, 1, 4, 5).completion):
             pass
         greetings[0] += 1
 
-    async def greet(device: Device, _node: SimNode) -> None:
+    async def send_greeting(device: Device, _node: SimNode) -> None:
         await send(device, 0, 4, b"hello")
 
     with _pair(candidate) as pair:
-        survivor = _start(candidate, pair, "n1", be_greeted)
-        last = _start(candidate, pair, "n2", greet)
+        survivor = _start(candidate, pair, "n1", receive_greeting)
+        last = _start(candidate, pair, "n2", send_greeting)
         (link,) = pair.layout.links
         for restarts in range(RESTART_COUNT + 1):
             if restarts:
                 pair.cut(link.name)
-                for program in (send_all, be_greeted):
+                for program in (send_all, receive_greeting):
                     pair.spawn("n1", _connected, survivor, program)
                 pair.run_until(pair.now() + MILLISECOND)
                 pair.restart("n2")
                 pair.restore(link.name)
-                last = _start(candidate, pair, "n2", greet)
+                last = _start(candidate, pair, "n2", send_greeting)
             if not _run_for(pair, lambda: ends[0] + greetings[0] == 2 * restarts + 1, TIMEOUT, MILLISECOND):  # noqa: B023
                 raise Violation(
                     f"after {restarts} restarts of a node, transfers with it never end: {survivor.pending_work()[:3]}"
                 )
-        _exchange_at_last(pair, survivor, last)
+        _exchange_with_last(pair, survivor, last)
         check_released(references)
 
 
-def _exchange_at_last(pair: Simulation, survivor: Device, last: Device) -> None:
+def _exchange_with_last(pair: Simulation, survivor: Device, last: Device) -> None:
     messages = [content(number, 100) for number in range(LAST_MESSAGES)]
     received = [0]
 

@@ -60,7 +60,7 @@ def restarts(candidate: Candidate) -> None:
             )
 
 
-_HOLD: Final = """
+_HOLDER_SCRIPT: Final = """
 import sys
 from testbed import attach
 
@@ -72,7 +72,7 @@ async def receive(comm, node):
 with attach(sys.argv[1]) as nic:
     nic.run(receive)
 """
-_TALK: Final = """
+_TALKER_SCRIPT: Final = """
 import sys
 from testbed import attach
 from protocols.mpi.mpi_errors import MPIError
@@ -89,22 +89,22 @@ async def talk(comm, node):
     peer = {0: 2, 2: 0}[comm.rank]
     if comm.rank == 0:
         await comm.send("meet", 1, 1)
-        doomed = await comm.isend("to one that is killed", 1, 4)
+        unreceived = await comm.isend("to a rank that is killed", 1, 4)
     await exchange(comm, peer, 0)
     print("talking", flush=True)
     for number in range(1, 20):
         await exchange(comm, peer, number)
         await node.sleep(20_000_000)
     if comm.rank == 0:
-        await doomed.wait()
+        await unreceived.wait()
 
 try:
     with attach(sys.argv[1]) as nic:
         nic.run(talk)
-except MPIError as error:  # its sender gets an error: the message to the dead rank may not have arrived
+except MPIError as error:  # the message to the dead rank may not have arrived, which is an error of its sender
     print(error)
 """
-_SUCCEED: Final = """
+_SUCCESSOR_SCRIPT: Final = """
 import sys
 from testbed import attach
 
@@ -126,18 +126,24 @@ def killed_host(candidate: Candidate) -> None:
         raise NotApplicableError("the protocol's NICs cannot be shared: it has no split driver")
     name = candidate.name
     with _namespaces(), Cluster.star(3).up() as cluster, share_nics(cluster, name), ExitStack() as processes:
-        holder = processes.enter_context(_started(cluster, "n2", _HOLD, name))
+        holder = processes.enter_context(_running_script(cluster, "n2", _HOLDER_SCRIPT, name))
         _expect(holder, "attached\n")
-        talkers = [processes.enter_context(_started(cluster, node, _TALK, name)) for node in ("n1", "n3")]
+        talkers = [
+            processes.enter_context(_running_script(cluster, node, _TALKER_SCRIPT, name)) for node in ("n1", "n3")
+        ]
         for process in talkers:
             _expect(process, "talking\n")
         holder.kill()
         _expect_ends(talkers)
-        _expect_ends([processes.enter_context(_started(cluster, node, _SUCCEED, name)) for node in ("n1", "n2")])
+        _expect_ends(
+            [processes.enter_context(_running_script(cluster, node, _SUCCESSOR_SCRIPT, name)) for node in ("n1", "n2")]
+        )
 
 
 @contextmanager
-def _started(cluster: RunningCluster, node: str, script: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def _running_script(
+    cluster: RunningCluster, node: str, script: str, *arguments: str
+) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", script, *arguments]
     process = cluster[node].popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:

@@ -1,5 +1,5 @@
-"""Swarms of random cases: each is drawn from its seed. Cases run on all processors, and a failing case is shrunk and can be
-repeated by a command.
+"""Swarms of random cases, each drawn from a seed. Cases run on all processors. A failing case is shrunk, and a command
+repeats it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def errors_as_violations() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Totals of many cases. cases: their number. failed: reasons by seed. rows: sums of counters."""
+    """Totals of many cases. cases: number of cases. failed: reasons by seed. rows: sums of the cases' counters."""
 
     cases: int
     failed: dict[int, str]
@@ -89,7 +89,7 @@ class Swarm(Generic[Case]):
             return str(violation) or "a violation without a message"
         return ""
 
-    def many(self, seeds: Iterable[int], chunk: int = 50) -> Tally:
+    def run_many(self, seeds: Iterable[int], chunk: int = 50) -> Tally:
         """Run the cases of these seeds on all processors. chunk: number of cases that a process runs at a time."""
         all_seeds = list(seeds)
         chunks = [all_seeds[start : start + chunk] for start in range(0, len(all_seeds), chunk)]
@@ -120,7 +120,7 @@ class Swarm(Generic[Case]):
         """Run a command line: one seed, whose case is shrunk if it fails, or the first and last (exclusive) seed of a range.
         Return the exit code."""
         if len(arguments) == 2:
-            tally = self.many(range(int(arguments[0]), int(arguments[1])))
+            tally = self.run_many(range(int(arguments[0]), int(arguments[1])))
             for row, count in sorted(tally.rows.items()):
                 print_line(f"{count:>12,}  {row}")
             for seed, reason in tally.failed.items():
