@@ -26,8 +26,8 @@ _BLOCKS: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class ExpectedQuantile:
-    """An expected quantile. name: for messages. share: 0..1. tolerance: deviation to detect, in the value's unit. late: by
-    which a correct value may be greater. format: formats a value for messages."""
+    """An expected quantile. name: for messages. share: 0..1. value: expected value. tolerance: deviation to detect, in
+    the unit of the value. late: amount by which a correct value may be greater. format: formats a value for messages."""
 
     name: str
     share: float
@@ -222,6 +222,6 @@ def _positive(asked: int | str, quantity: str, parse: Callable[[object], int]) -
 
 
 def _duration(nanoseconds: float) -> str:
-    """Format a duration; one that is negative, since two clocks differ, with its sign."""
+    """Format a duration with its sign: it is negative if two clocks differ."""
     rounded = round(nanoseconds)
     return f"{'-' if rounded < 0 else ''}{format_duration(abs(rounded))}"

@@ -62,7 +62,7 @@ def until_sure(test: SequentialTest[_Sample], samples: Iterable[_Sample]) -> int
 
 
 class ShareTest:
-    """Sequential probability ratio test of a share of frames. count, hits: numbers of frames so far, and of those with the
+    """Sequential probability ratio test of a share of frames. count: number of frames so far. hits: number of those with the
     property."""
 
     def __init__(self, asked: float | str, outcome: str, off: float = MIN_DEVIATION) -> None:
@@ -105,7 +105,7 @@ class ShareTest:
 
 
 class QuantileTest:
-    """Sequential test of quantiles by confidence sequences, all of which must become narrow around the expected values."""
+    """Sequential test of quantiles by confidence sequences: each must become narrow around its expected value."""
 
     def __init__(self, quantiles: Sequence[ExpectedQuantile]) -> None:
         self._quantiles = quantiles
@@ -186,7 +186,7 @@ def loss_test(asked: float | str, *, off: float = MIN_DEVIATION) -> ShareTest:
 def duplicates_test(asked: float | str, *, off: float = MIN_DEVIATION) -> ShareTest:
     """Return a test of duplicates. Its samples: whether a frame arrived twice. The arguments are those of
     `assert_duplicates`."""
-    return ShareTest(asked, "doubled", off)
+    return ShareTest(asked, "duplicated", off)
 
 
 def order_test(asked: float | str, *, off: float = MIN_DEVIATION) -> ShareTest:

@@ -11,10 +11,11 @@ from testbed.controller.verdict.statistics import LEVEL, LEVEL_Z, MIN_DEVIATION,
 from testbed.spec.units import parse_probability
 
 MAX_MISSED: Final = 0.01
-"""Probability that a link with the deviation passes, at most."""
+"""Maximum probability that a link with the deviation passes."""
 
 _MIN_OFF: Final = 0.001
-"""Minimum relative deviation: for less, the number of frames exceeds what floating-point numbers can count."""
+"""Minimum relative deviation: a smaller one needs more frames than floating-point numbers can count."""
+
 _NEGLIGIBLE: Final = 1e-18  # fraction of a tail's sum below which terms are ignored
 
 
@@ -59,7 +60,7 @@ def assert_reachable(answered: int, sent: int, *, loss: float | str = 0.0) -> No
     SampleTooSmallError if none was answered and too few were sent for that level.
     """
     __tracebackhide__ = True
-    share = _checked(loss, answered, sent)
+    share = _parse_share(loss, answered, sent)
     if not answered:
         _check_unanswered(share, sent)
         raise AssertionError(f"none of {sent:,} probes was answered; {_expected(share)}")
@@ -68,7 +69,7 @@ def assert_reachable(answered: int, sent: int, *, loss: float | str = 0.0) -> No
 def assert_unreachable(answered: int, sent: int, *, loss: float | str = 0.0) -> None:
     """Fail if a probe was answered. The arguments and SampleTooSmallError are those of `assert_reachable`."""
     __tracebackhide__ = True
-    share = _checked(loss, answered, sent)
+    share = _parse_share(loss, answered, sent)
     if answered:
         raise AssertionError(f"{answered:,} of {sent:,} probes were answered, expected none")
     _check_unanswered(share, sent)
@@ -84,8 +85,8 @@ def overtakes(numbers: Sequence[int]) -> list[bool]:
     """Return, for each frame in the order of arrival, whether it overtook one that was sent earlier. The argument is that of
     `out_of_order`.
 
-    Links choose independently which frames overtake. How many are overtaken depends on how many are in flight, so they show
-    no probability.
+    A link chooses each overtaking frame independently, so their share shows the probability of reordering. The number of
+    overtaken frames does not: it depends on how many frames are in flight.
     """
     arrived = list(dict.fromkeys(numbers))
     results: list[bool] = []
@@ -128,8 +129,8 @@ def _power(frames: int, share: float, alternative: float) -> float:
 
 
 def required_probes(loss: float) -> int:
-    """Return the number of probes that a reachable peer leaves unanswered, all of them, once in a million cases. loss:
-    probability for each probe. Raises ValueError for a loss of 1."""
+    """Return the minimum number of probes that a reachable peer leaves all unanswered in at most one of a million cases.
+    loss: probability of a missing answer. Raises ValueError for a loss of 1."""
     if loss >= 1:
         raise ValueError("a loss of 1 cannot be distinguished from an unreachable peer")
     return 1 if loss <= LEVEL else math.ceil(math.log(LEVEL) / math.log(loss) - 1e-9)
@@ -137,7 +138,7 @@ def required_probes(loss: float) -> int:
 
 def _assert_share(outcome: str, asked: float | str, hits: int, frames: int, off: float) -> None:
     __tracebackhide__ = True
-    share = _checked(asked, hits, frames, outcome)
+    share = _parse_share(asked, hits, frames, outcome)
     check_deviation(off)
     if not 0 < share < 1:
         expected = frames if share else 0
@@ -163,7 +164,7 @@ def _assert_share(outcome: str, asked: float | str, hits: int, frames: int, off:
         )
 
 
-def _checked(asked: float | str, hits: int, frames: int, outcome: str = "answered") -> float:
+def _parse_share(asked: float | str, hits: int, frames: int, outcome: str = "answered") -> float:
     """Parse a probability; check the numbers of frames. Raises ValueError, and SampleTooSmallError for an empty sample."""
     share = parse_probability(asked)
     if not 0 <= hits <= frames:
@@ -218,7 +219,7 @@ def binomial_tail(hits: int, samples: int, share: float, step: int) -> float:
 
 
 def log_binomial(hits: int, samples: int, share: float) -> float:
-    """Return the logarithm of the probability of exactly `hits` of `samples`. share: share of a hit, 0 < share < 1."""
+    """Return the logarithm of the probability of exactly `hits` of `samples`. share: probability of a hit, 0 < share < 1."""
     return (
         math.lgamma(samples + 1)
         - math.lgamma(hits + 1)

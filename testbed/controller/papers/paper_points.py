@@ -49,7 +49,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class PointResult:
-    """Result of a point. late: in dilated runs, see `frame_lateness`; otherwise 0. seconds: duration."""
+    """Result of a point. late: in dilated runs, see `frame_lateness`; otherwise 0. seconds: duration of the run."""
 
     rows: Rows
     late: int

@@ -122,13 +122,15 @@ def _measure_all(
     results: dict[tuple[str, str], PointResult] = {}
     missing = []
     for point in points:
-        known = folder.read(point) if folder is not None else None
-        if known is None:
+        completed = folder.read(point) if folder is not None else None
+        if completed is None:
             missing.append(point)
         else:
-            results[point.system, point.name] = known
+            results[point.system, point.name] = completed
     progress(len(results), len(points))
-    with closing(map_unordered(engine, measure, missing)) as completions:  # after an error here, too
+    with closing(
+        map_unordered(engine, measure, missing)
+    ) as completions:  # closes the engine, also after an error in the block
         for point, result in completions:
             results[point.system, point.name] = result
             if folder is not None:
