@@ -19,8 +19,8 @@ A script that uses mpi4py's names can do so within the block::
     with attach():
         MPI.COMM_WORLD.send("hello", dest=1)
 
-The firmware runs only within `run`. When the block ends, it continues briefly, so that a peer that waits for an
-acknowledgement gets it. The firmware of a shared NIC (`testbed.controller.shared_nics`) runs all the time, and several
+The firmware runs only within `run`. When the block ends, it continues briefly, so that a peer that still waits for an
+acknowledgement receives it. The firmware of a shared NIC (`testbed.controller.shared_nics`) runs all the time, and several
 processes of a node can each attach to one of its functions.
 """
 
@@ -180,10 +180,10 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
         stack.callback(wire.close)
         stack.callback(driver.close)
         program_node = ProgramNode(name, number, numbers, driver.loop)
-        endpoint = nic_protocol.device(agent.host)
-        rank_node = Node(name, list(numbers), 0, WallClock(program_node), Comm(endpoint, 1), _print_row)
+        mpi_device = nic_protocol.device(agent.host)
+        rank_node = Node(name, list(numbers), 0, WallClock(program_node), Comm(mpi_device, 1), _print_row)
         count_received = partial(_count_received, wire)
-        yield from _with_mpi_names(AttachedNic(Comm(endpoint), rank_node, agent.host, driver, count_received))
+        yield from _with_mpi_names(AttachedNic(Comm(mpi_device), rank_node, agent.host, driver, count_received))
 
 
 def _attachment(device: str, nic_protocol: NicProtocol, ethertype: int, function: int | None) -> Attachment | None:
@@ -202,13 +202,13 @@ def _attach_shared(
     """Attach to a function of a shared NIC. nodes: names of all nodes. name: name of this node."""
     driver = HostDriver(nic, nic.host, spin)
     with closing(driver):
-        endpoint = nic_protocol.device(nic.host)
-        functions = endpoint.size // len(nodes)
+        mpi_device = nic_protocol.device(nic.host)
+        functions = mpi_device.size // len(nodes)
         names = nodes if functions == 1 else [f"{node}.{function}" for node in nodes for function in range(functions)]
-        program_node = ProgramNode(name, endpoint.rank, {name: rank for rank, name in enumerate(names)}, driver.loop)
-        rank_node = Node(names[endpoint.rank], names, 0, WallClock(program_node), Comm(endpoint, 1), _print_row)
+        program_node = ProgramNode(name, mpi_device.rank, {name: rank for rank, name in enumerate(names)}, driver.loop)
+        rank_node = Node(names[mpi_device.rank], names, 0, WallClock(program_node), Comm(mpi_device, 1), _print_row)
         yield from _with_mpi_names(
-            AttachedNic(Comm(endpoint), rank_node, nic.host, driver, lambda: int(nic.report()["taken"]))
+            AttachedNic(Comm(mpi_device), rank_node, nic.host, driver, lambda: int(nic.report()["taken"]))
         )
 
 

@@ -25,8 +25,8 @@ class _Format(TypedDict):
 def begin(file: Path, work: str, request: Mapping[str, object]) -> None:
     """Create a request's folder, and write the request with the machine and versions.
 
-    work: noun phrase for error messages, such as "a study". Raises ConflictError if the folder is not empty,
-    UnwritableError.
+    file: path of the request's file. work: noun phrase for error messages, such as "a study". Raises ConflictError if the
+    folder is not empty, UnwritableError.
     """
     folder = file.parent
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -25,7 +25,7 @@ class Pairing:
     another content. duplicates: messages, each with a further receive that got it. unsent: receives of a message that was
     not sent. overtaken: messages, each with a later one that was received before it. missing: messages that were not
     received, each with the receive of the next message of its channel and of the same life of its sender; None if no later
-    message was received. channel_count: number of channels on which messages were sent.
+    message was received.
     """
 
     pairs: list[tuple[Send, Receive]] = field(default_factory=list)
@@ -34,7 +34,6 @@ class Pairing:
     unsent: list[Receive] = field(default_factory=list)
     overtaken: list[tuple[Send, Send]] = field(default_factory=list)
     missing: list[tuple[Send, Receive | None]] = field(default_factory=list)
-    channel_count: int = 0
 
 
 def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[int]]) -> Pairing:
@@ -48,7 +47,7 @@ def match_messages(histories: Histories, costs: Callable[[Sequence[Send]], list[
         for receive in receives:
             if receive.source >= 0:
                 received[receive.source, receive.rank, receive.context, receive.received_tag].append(receive)
-    pairing = Pairing(channel_count=len(sent))
+    pairing = Pairing()
     for channel in [*sent, *(channel for channel in received if channel not in sent)]:
         _match_channel(sent.get(channel, []), received.get(channel, []), costs, pairing)
     return pairing

@@ -100,20 +100,20 @@ def agents(
     ranks = placement.ranks or one_rank_per_node(layout)
     for name in programs.keys() - {rank.name for rank in ranks}:
         node_programs.node_of(state, name)
-    places = _node_placements(
+    node_placements = _node_placements(
         cluster, store, [rank for rank in ranks if rank.name in programs], ranks, placement.share_all
     )
-    places = [replace(place, cpu=(cpus or {}).get(place.name, -1)) for place in places]
+    node_placements = [replace(place, cpu=(cpus or {}).get(place.name, -1)) for place in node_placements]
     if dilation is not None:
-        places = _with_models(places, ranks, state.layout, dilation)
+        node_placements = _with_models(node_placements, ranks, state.layout, dilation)
     if spin is None:
-        processes = len(places) + len({place.node_name for place in places if place.functions})
+        processes = len(node_placements) + len({place.node_name for place in node_placements if place.functions})
         spin = SPIN if processes < len(os.sched_getaffinity(0)) else 0
     numbers = {rank.name: rank.number for rank in ranks}
     offloads_at_end = partial(locked_offloads, store, cluster.name)
-    mtus = mtus_of(layout, ranks) if len({place.adapter.mtu for place in places}) > 1 else {}
+    mtus = mtus_of(layout, ranks) if len({place.adapter.mtu for place in node_placements}) > 1 else {}
     orders = RunOrders(
-        plug, ethertype, tuple(places), dict(programs), numbers, spin, offloads_at_end, dilation,
+        plug, ethertype, tuple(node_placements), dict(programs), numbers, spin, offloads_at_end, dilation,
         placement.split_driver, mtus, placement.queues,
     )  # fmt: skip
     before = baseline(cluster)
@@ -129,10 +129,10 @@ def agents(
 
 
 def _node_placements(
-    cluster: RunningCluster, store: Store, chosen: Sequence[Rank], ranks: Sequence[Rank], shared: bool
+    cluster: RunningCluster, store: Store, chosen: Sequence[Rank], ranks: Sequence[Rank], share_all: bool
 ) -> list[NodePlacement]:
-    """Return the placements of the chosen ranks. ranks: all ranks of the run. shared: also share the NIC of a single rank.
-    Raises NotFoundError for a node without a NIC."""
+    """Return the placements of the chosen ranks. ranks: all ranks of the run. share_all: also share the NIC of a single
+    rank. Raises NotFoundError for a node without a NIC."""
     state = cluster.state
     layout = state.layout.with_all_nodes
     nodes = {node.name: node for node in layout.nodes}
@@ -155,12 +155,12 @@ def _node_placements(
             )
     places = []
     for rank in chosen:
-        own, nics = adapters[rank.node], nodes[rank.node].nics
+        node_adapters, nics = adapters[rank.node], nodes[rank.node].nics
         if not nics:
             raise NotFoundError(f"node {rank.node} of cluster {cluster.name} has no NIC")
         context = node_programs.node_context(store, state, rank.node)
-        functions = tuple(own) if shared or len(own) > 1 else ()
-        place = NodePlacement(rank.name, context, nics[0].name, own[rank.function], node=rank.node)
+        functions = tuple(node_adapters) if share_all or len(node_adapters) > 1 else ()
+        place = NodePlacement(rank.name, context, nics[0].name, node_adapters[rank.function], node=rank.node)
         places.append(replace(place, function=rank.function, functions=functions))
     return places
 
@@ -172,11 +172,11 @@ def _with_models(
     chosen = {place.name: place.adapter for place in places}
     modelled = []
     for node in layout.nodes:
-        own = [rank for rank in ranks if rank.node == node.name and rank.name in chosen]
-        if own:
-            place = next(place for place in places if place.name == own[0].name)
-            adapters = tuple([chosen[rank.name] for rank in own])
-            model = NodeModel(node, dilation.profile_of(node.name), tuple(own), adapters)
+        node_ranks = [rank for rank in ranks if rank.node == node.name and rank.name in chosen]
+        if node_ranks:
+            place = next(place for place in places if place.name == node_ranks[0].name)
+            adapters = tuple([chosen[rank.name] for rank in node_ranks])
+            model = NodeModel(node, dilation.profile_of(node.name), tuple(node_ranks), adapters)
             modelled.append(replace(place, name=node.name, functions=(), model=model))
     return modelled
 
@@ -189,7 +189,7 @@ def _open_pidfd(process: Identity | None) -> Iterator[int]:
         return
     try:
         pidfd = os.pidfd_open(process.pid)
-    except ProcessLookupError:  # it has just died; its users report that
+    except ProcessLookupError:  # the process has just died, which its users report
         yield -1
         return
     try:

@@ -1,7 +1,7 @@
-"""Frames that rules have changed so that no receiver can tell, named in the error of a run.
+"""Notes, in the error of a run, on frames that rules changed in a way that no receiver can detect.
 
 A rule may set a field and recompute the checks (`mend-check`). Then a NIC or a library that trusts its peer's frames may
-wait for ever, or fail, by no fault of its own or of the program.
+wait forever or fail, although neither it nor the program has an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _MENDED: Final = '"mend": true'
 
 @contextlib.contextmanager
 def errors_naming_changed_frames(*folders: Path) -> Iterator[None]:
-    """Add a note on changed frames with valid checks, if there are any, to an error. folders: may have a log of fates."""
+    """Add a note on changed frames with valid checks, if there are any, to an error of the block. folders: those that may
+    have a log of fates; the first log counts."""
     try:
         yield
     except TestbedError as error:
@@ -31,7 +32,7 @@ def errors_naming_changed_frames(*folders: Path) -> Iterator[None]:
 
 
 def _note(folders: tuple[Path, ...]) -> str:
-    """Return a sentence on the changed frames of the first log; empty without one."""
+    """Return a sentence on the changed frames in the first log; empty if there is no log or no such frame."""
     path = next((folder / FATES for folder in folders if (folder / FATES).exists()), None)
     if path is None:
         return ""

@@ -33,7 +33,8 @@ __all__ = ["LISTEN_TIMEOUT", "Command", "CommandsResult", "run_commands"]
 
 @dataclass(frozen=True, slots=True)
 class CommandsResult:
-    """Result of a run of commands. folder: None if no output folder was given; the logs are removed then."""
+    """Result of a run of commands. folder: None if no output folder was given, in which case
+    the logs are removed."""
 
     cluster: str
     commands: Sequence[Command]
@@ -83,8 +84,8 @@ def run_commands(
         "seed": first_seed, "scenario": faults.name if faults is not None else "",
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
-        place = output or stack.enter_context(temporary_directory("run"))
-        folder = stack.enter_context(record_run(Path(place), request, target))
+        directory = output or stack.enter_context(temporary_directory("run"))
+        folder = stack.enter_context(record_run(Path(directory), request, target))
         with target.ready(on_progress, folder) as running, contextlib.ExitStack() as preparations:
             assert running is not None
             on_progress(f"{len(node_commands)} commands on {target.name}")

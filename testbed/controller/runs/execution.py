@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from testbed.sim.simulation import Simulation
 
 _MIN_CONTEXTS = 4
-"""Contexts of two communicators: the workload's, and the one of barriers and gathering."""
+"""Contexts of two communicators: that of the workload, and that of barriers and gathering."""
 
 
 ProgressCallback = Callable[[str], object]
@@ -75,12 +75,13 @@ class Closable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a repetition. timeout: seconds. patience: seconds without progress, see `Run.wait`; live only. history:
-    whether histories are written. capture: whether the simulation writes frames. profile: costs of NICs and hosts in
-    simulated and dilated runs; profiles: by node, for nodes with another profile. dilate: factor by which time is slowed,
-    or 0. request: the run's request, from which other machines make their plans. ahead: nanoseconds by which the run's
-    clock is ahead of this machine's, in runs on several machines. shared: whether NICs are shared, in namespaces. queues:
-    receive queues of shared NICs. ranks: ranks of the run, by number."""
+    """Settings of a repetition. chosen: the workload. seed: seed of the links' fates and of random numbers. timeout:
+    seconds. patience: seconds without progress, see `Run.wait`; live only. history: whether histories are written. capture:
+    whether the simulation writes frames. profile: costs of NICs and hosts in simulated and dilated runs; profiles: by node,
+    for nodes with another profile. dilate: factor by which time is slowed, or 0. request: the run's request, from which
+    other machines make their plans. ahead: nanoseconds by which the run's clock is ahead of this machine's, in runs on
+    several machines. shared: whether NICs are shared, in namespaces. queues: receive queues of shared NICs. ranks: ranks of
+    the run, by number."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -229,8 +230,8 @@ async def run_rank(
 ) -> object:
     """Run the workload on one rank, with the host library of its NIC. files: for its rows and history. starts: number of
     times that the program has been started, this one included. register_crash_callback: registers a callback for crashed
-    ranks. Raises UnsupportedError for a protocol with too few contexts, TestbedError if it connects ranks first and that
-    fails."""
+    ranks. Raises UnsupportedError for a protocol with too few contexts, TestbedError if it connects the ranks
+    first and a connection fails."""
     name = names[number]
     write_row = partial(_write_numbered, files) if files.number else files.rows.write
     history = UnbufferedLines(files.history / f"{name}.jsonl")
@@ -247,7 +248,7 @@ async def run_rank(
     register_crash_callback(device.on_crash)
     try:
         await device.connect()
-    except MPIError as error:  # not of a call of the program
+    except MPIError as error:  # the program has not made a call yet
         raise TestbedError(f"the connections before the program have failed: {error}") from error
     if plan.history:  # includes barriers: a protocol must deliver their messages, too
         device = cast(Device, HistoryDevice(device, clock.now, history.write))
@@ -264,7 +265,7 @@ async def run_rank(
             record_message_counts(files.folder, names, device)
     finally:
         history.close()
-    encode("done", result)  # refuses a result that cannot leave a node process, in the simulation, too
+    encode("done", result)  # refuses, in the simulation as well, a result that cannot leave a node process
     return result
 
 

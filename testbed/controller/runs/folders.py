@@ -25,7 +25,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,7 +40,7 @@ from testbed.runtime.journal import Journal, UnwritableError, write_atomically
 
 @dataclass(frozen=True, slots=True)
 class RepetitionFiles:
-    """Files of one repetition. number: from 1; 0 for a single repetition. rows: journal of all repetitions."""
+    """Files of one repetition. number: counted from 1; 0 for a single repetition. rows: journal of all repetitions."""
 
     folder: Path
     number: int
@@ -62,13 +63,13 @@ class RunFolder:
     ) -> None:
         """description: in TOML, or empty. Raises ConflictError if the folder is not empty, UnwritableError."""
         self.path: Final = path.absolute()
-        with _writing(self.path):
+        with _errors_as_unwritable(self.path):
             if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
                 raise ConflictError(f"{path} exists and is not empty: a run needs a folder of its own")
             self.path.mkdir(parents=True, exist_ok=True)
         self._write_document(RUN, {"format": FORMAT, **request})
         self._write_document("cluster.json", layout)
-        with _writing(self.path):
+        with _errors_as_unwritable(self.path):
             if description:
                 (self.path / "cluster.toml").write_text(description, encoding="utf-8")
             (self.path / ROWS).touch()
@@ -77,19 +78,19 @@ class RunFolder:
 
     def write_scenario(self, text: str) -> None:
         """Write the scenario, in TOML."""
-        with _writing(self.path):
+        with _errors_as_unwritable(self.path):
             (self.path / "scenario.toml").write_text(text, encoding="utf-8")
 
     def create_repetition(self, number: int, count: int) -> RepetitionFiles:
         """Create the folder of repetition `number`, from 1, of `count`."""
         folder = self.path if count == 1 else self.path / f"repeat-{number}"
         files = RepetitionFiles(folder, number if count > 1 else 0, self.rows)
-        with _writing(folder):
+        with _errors_as_unwritable(folder):
             files.logs.mkdir(parents=True, exist_ok=True)
         return files
 
     def add_event(self, event: str, **facts: object) -> None:
-        """Append an event that happens now. facts: its JSON keys."""
+        """Append an event that happens now. facts: further JSON keys of the event."""
         self.add_events([{"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **facts}])
 
     def add_events(self, events: list[Mapping[str, object]]) -> None:
@@ -109,33 +110,30 @@ class RunFolder:
         write_atomically(self.path / name, text)
 
 
-class _writing:  # noqa: N801  a context manager, read as a verb
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise UnwritableError(
-                f"results cannot be written to {self._path}: {reason_of(error)}; earlier results are complete"
-            ) from error
+@contextmanager
+def _errors_as_unwritable(path: Path) -> Iterator[None]:
+    """Raise UnwritableError for an OSError of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise UnwritableError(
+            f"results cannot be written to {path}: {reason_of(error)}; earlier results are complete"
+        ) from error
 
 
 _PACKAGES = ("netns-testbed", "pyroute2")
 
 
 def run_environment(packages: Collection[str] = _PACKAGES) -> Mapping[str, object]:
-    """Describe the machine and the software versions, which are needed to reproduce a measurement. packages: whose versions
-    are included."""
+    """Describe the machine and the software versions, which are needed to reproduce a measurement. packages: those
+    whose versions are included."""
     return {
         "kernel": f"{platform.release()} {platform.version()}",
         "cpu": _processor(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "load_average": os.getloadavg()[0],
-        "python": sys.version,  # with its build: builds of one version differ in speed by a fifth
+        "python": sys.version,  # includes the build: the speed of builds of one version differs by a fifth
         "build": build(),
         "versions": versions(packages),
     }

@@ -25,8 +25,8 @@ from testbed.runtime.sockets.protocol import KernelProtocol
 from testbed.spec.layout import Layout
 from testbed.spec.placement import Rank
 
-_MAX_ERROR: Final = 2
-"""Percent of a measured time that lateness may make up."""
+_MAX_LATENESS_PERCENT: Final = 2
+"""Maximum share of lateness in a measured time that counts as accurate."""
 
 _SHORT_TIME: Final = 20_000
 """Nanoseconds: one-way time of a short message, about the shortest measured time of the emulated systems."""
@@ -47,11 +47,11 @@ def run_live(cluster: RunningCluster, plan: Plan, files: RepetitionFiles) -> Exe
 
     clock = ModelClock if plan.dilate else partial(WallClock, ahead=plan.ahead)
 
-    async def rank_program(endpoint: Host, node: ProgramNode) -> object:
+    async def rank_program(host: Host, node: ProgramNode) -> object:
         if isinstance(protocol, KernelProtocol):
-            await protocol.connect(endpoint, node.loop, addresses)
+            await protocol.connect(host, node.loop, addresses)
         return await run_rank(
-            plan, files, names, node.number, endpoint, clock(node), node.starts, node.crash_callbacks.append
+            plan, files, names, node.number, host, clock(node), node.starts, node.crash_callbacks.append
         )
 
     programs = {rank.name: rank_program for rank in plan.ranks if rank.node in local_nodes}
@@ -70,7 +70,7 @@ def run_live(cluster: RunningCluster, plan: Plan, files: RepetitionFiles) -> Exe
         placement=Placement(plan.ranks, protocol.split_driver, share_all=plan.shared, queues=plan.queues),
         dilation=dilation, cpus=cpus, on_ready=begin_companions,
     ) as run:  # fmt: skip
-        with companions:  # they end before the node processes
+        with companions:  # companions end before the node processes
             outcome = run.wait(plan.timeout, patience=plan.patience)
         counters: Mapping[str, Mapping[str, int]] = {name: report.counted for name, report in outcome.reports.items()}
     switches = switch_counts_since(before, read_switch_counts(cluster))
@@ -156,16 +156,17 @@ class ModelClock:
 
 
 def lateness_notes(lateness: Iterable[Lateness], factor: int) -> tuple[str, ...]:
-    """Return at most one note on how lateness limits the accuracy of measured times."""
-    by_node = list(lateness)
-    p99 = max((node.p99 for node in by_node), default=0)
+    """Return at most one note on how lateness limits the accuracy of measured times. lateness: of each node. factor:
+    dilation factor."""
+    of_nodes = list(lateness)
+    p99 = max((node_lateness.p99 for node_lateness in of_nodes), default=0)
     if not p99:
         return ()
-    p50 = max(node.p50 for node in by_node)
-    needed_factor = -(-p99 * factor // (_MAX_ERROR * _SHORT_TIME // 100))
+    p50 = max(node_lateness.p50 for node_lateness in of_nodes)
+    needed_factor = -(-p99 * factor // (_MAX_LATENESS_PERCENT * _SHORT_TIME // 100))
     note = (
         f"frames were late by up to {p50:,} ns of model time (median) and {p99:,} ns (99th percentile): measured times "
-        f"above {p99 * 100 // _MAX_ERROR:,} ns are accurate to {_MAX_ERROR}%"
+        f"above {p99 * 100 // _MAX_LATENESS_PERCENT:,} ns are accurate to {_MAX_LATENESS_PERCENT}%"
     )
     if needed_factor > factor:
         note += f"; with --dilate {needed_factor}, those above {_SHORT_TIME:,} ns would be"

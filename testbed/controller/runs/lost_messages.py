@@ -21,7 +21,7 @@ made no further call that involves the receiver."""
 MESSAGE_COUNTS: Final = "message-counts.jsonl"
 """Numbers of messages that each rank has sent and received, by peer."""
 
-_MAX_PAIRS: Final = 3  # that a note names
+_MAX_PAIRS: Final = 3  # of ranks, each with a note of its own
 
 
 def record_undelivered(folder: Path, rank: str, sentence: str) -> None:
@@ -40,7 +40,8 @@ def undelivered_messages(folder: Path) -> list[str]:
 
 
 def record_message_counts(folder: Path, names: Sequence[str], device: Device) -> None:
-    """Append the counts of a rank whose program has ended without an error. names: of all ranks. Raises UnwritableError."""
+    """Append the counts of a rank whose program has ended without an error. names: of all ranks, by number. Raises
+    UnwritableError."""
     failed = device.lost_sends.destinations
     sent = {names[peer]: count for peer, count in device.sent.items() if count and peer not in failed}
     received = {names[peer]: count for peer, count in device.received.items()}

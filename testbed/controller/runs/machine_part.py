@@ -120,8 +120,8 @@ def run_part(
 
     asked: the run's request, as in its folder. seed: seed of the repetition. history: whether histories are written. ahead:
     nanoseconds by which the run's clock is ahead of this machine's. ranks: all ranks of the run, on all machines. queues:
-    receive queues of shared NICs. source: text of the workload's file, if it has one. scenario: the scenario of which this
-    machine injects its faults, see `SpreadScenario.request`. The reply has results, counters and the verdict, or the error
+    receive queues of shared NICs. source: text of the workload's file, if it has one. scenario: the scenario, of which this
+    machine injects its share, see `SpreadScenario.request`. The reply has results, counters and the verdict, or the error
     that ended the run; the programs' rows; the text of their files, by path; the report of the scenario's player; and the
     cluster's events during the run.
     """
@@ -143,8 +143,8 @@ def run_part(
     state = store.choose(name)
     started = time.monotonic_ns()
     running = RunningCluster(store, state)
-    faults: list[Mapping[str, Any]] = []
-    player = _player(scenario, seed, faults) if scenario is not None else None
+    fault_events: list[Mapping[str, Any]] = []
+    player = _player(scenario, seed, fault_events) if scenario is not None else None
     with locked(store, name), temporary_directory("run") as directory:
         companions = (_StageBarrier(dialogue),) if player is None else (player, _StageBarrier(dialogue))
         workload = choose(_write_workload(asked["form"], source, directory), asked["settings"])
@@ -172,12 +172,13 @@ def run_part(
         }
     await_watch(state.layout, store.directory(name))
     events = [event for event in event_log.read(store.directory(name)) if event["clock"] >= started]
-    played = report_of(player, faults, ahead) if player is not None else None
+    played = report_of(player, fault_events, ahead) if player is not None else None
     return {**outcome, "rows": rows, "files": files, "events": events, "scenario": played}
 
 
 def _player(scenario: Mapping[str, Any], seed: int, events: list[Mapping[str, Any]]) -> ScenarioPlayer:
-    """Return the player of this machine's part of a scenario. events: gets the events that it records."""
+    """Return the player of this machine's part of a scenario. events: list to which the player
+    appends the events that it records."""
     from testbed.controller.scenarios.player import MachinePart, ScenarioPlayer
     from testbed.spec.layout_json import from_json
     from testbed.spec.scenario import Scenario
@@ -245,7 +246,7 @@ def _outcome(execution: Execution, player: ScenarioPlayer | None) -> dict[str, o
 
 
 def failure_reply(error: TestbedError) -> dict[str, object]:
-    """Return the reply's part on an error that ended the run, with all that `spread_execution` needs to raise it."""
+    """Return the reply's keys for an error that ended the run, from which `spread_execution` raises the error again."""
     from testbed.runtime.nodes.node_run import NodeDiedError, StuckError
 
     outcome: dict[str, object] = {"error": str(error), "class": type(error).__name__}

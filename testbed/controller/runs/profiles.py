@@ -136,10 +136,10 @@ def _build(document: Mapping[str, Any], protocol: Protocol, source: str, within:
         elif key == "steering" and value not in ("", *protocol.steering):
             problems.append(_unknown("", "hash", str(value), [*protocol.steering], "a hash of the protocol"))
         elif key == "work":
-            values[key] = _work(value, protocol, problems)
+            values[key] = _parse_work(value, protocol, problems)
         else:
             try:
-                values[key] = _value(key, value)
+                values[key] = _parse_value(key, value)
             except UnitError as error:
                 problems.append(Problem(key, repr(value), error.expected, error.suggestion))
     if "work" in values:
@@ -157,7 +157,7 @@ def _unknown(path: str, kind: str, name: str, known: list[str], expected: str) -
     return Problem(path, f"unknown {kind} {name!r}", expected, matches[0] if matches else "")
 
 
-def _work(table: object, protocol: Protocol, problems: list[Problem]) -> Mapping[str, Cost]:
+def _parse_work(table: object, protocol: Protocol, problems: list[Problem]) -> Mapping[str, Cost]:
     """Read the costs of work on host cores, and append errors to `problems`."""
     kinds, costs = [*STANDARD, *protocol.host_work], [field.name for field in fields(Cost)]
     if not isinstance(table, Mapping):
@@ -177,18 +177,18 @@ def _work(table: object, protocol: Protocol, problems: list[Problem]) -> Mapping
                     problems.append(_unknown(path, "key", str(key), costs, f"one of {', '.join(costs)}"))
                     continue
                 try:
-                    values[key] = _value(key, value)
+                    values[key] = _parse_value(key, value)
                 except UnitError as error:
                     problems.append(Problem(f"{path}.{key}", repr(value), error.expected, error.suggestion))
             work[kind] = Cost(**values)
     return work
 
 
-def _value(key: str, value: object) -> object:
+def _parse_value(key: str, value: object) -> object:
     if key in ("name", "steering"):
-        return _checked(str, value, "a text")
+        return _check_type(str, value, "a text")
     if key in _FLAGS:
-        return _checked(bool, value, "true or false")
+        return _check_type(bool, value, "true or false")
     if type(value) is int and value >= 0:
         return value  # in the base unit already, as in a run's folder
     if key in _COUNTS:
@@ -199,7 +199,7 @@ def _value(key: str, value: object) -> object:
     return parse(value)
 
 
-def _checked(kind: type, value: object, expected: str) -> object:
+def _check_type(kind: type, value: object, expected: str) -> object:
     if not isinstance(value, kind):
         raise UnitError(value, expected)
     return value

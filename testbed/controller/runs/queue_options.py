@@ -29,7 +29,7 @@ def live_queues(count: int, steering: str, bind: bool, protocol: Protocol, name:
         raise UnsupportedError(f"NICs of protocol {name} have one receive queue, got {count}: leave --queues out")
     if steering == IN_TURN:
         return ReceiveQueues(count, (), bind)
-    return ReceiveQueues(count, _program(steering, protocol, name), bind)
+    return ReceiveQueues(count, _steering_program(steering, protocol, name), bind)
 
 
 def with_queues(profile: Profile, count: int, steering: str, protocol: Protocol, name: str) -> Profile:
@@ -44,7 +44,7 @@ def with_queues(profile: Profile, count: int, steering: str, protocol: Protocol,
         )
     if steering == IN_TURN:
         return replace(profile, receive_queues=count, round_robin=True)
-    _program(steering, protocol, name)
+    _steering_program(steering, protocol, name)
     return replace(profile, receive_queues=count, steering=steering, round_robin=False)
 
 
@@ -55,7 +55,7 @@ def _check(count: int, steering: str) -> None:
         raise DescriptionError("the run", [Problem("steering", repr(steering), "only with several queues")])
 
 
-def _program(steering: str, protocol: Protocol, name: str) -> tuple[Instruction, ...]:
+def _steering_program(steering: str, protocol: Protocol, name: str) -> tuple[Instruction, ...]:
     if not protocol.steering:
         raise UnsupportedError(f"protocol {name} has no hash for steering: use --steering {IN_TURN}")
     if steering and steering not in protocol.steering:

@@ -26,7 +26,7 @@ TIMEOUT: Final = 60.0
 """Default timeout of a repetition, seconds."""
 
 MAX_REPEAT: Final = 1_000_000
-"""Each repetition has a folder."""
+"""Maximum number of repetitions, each of which has a folder."""
 
 MAX_SECONDS: Final = 1_000_000
 """Maximum of a timeout, seconds. In milliseconds, it fits the 31 bits of the kernel's timeouts."""
@@ -45,9 +45,9 @@ class PlainOptions(TypedDict, total=False):
     patience: seconds without progress after which a run in namespaces fails.
     history: whether each application's sends, receives and notifications are written.
     check: whether checkers examine the history; by default if the workload or a scenario requires it.
-    capture: let the simulation write every frame.
-    fates: let namespaces log every fate that is not a pass, as the simulation does: the relay carries all impaired links.
-        Without it the folder's log lacks the kernel's fates.
+    capture: whether a simulation writes every frame.
+    fates: whether a run in namespaces logs every fate that is not a pass, as a simulation does: the relay then carries all
+        impaired links. Otherwise the log in the folder lacks fates that the kernel decides.
     scenario: faults to inject during the run, or the file that describes them.
     profile: costs of NICs and hosts in simulated and dilated runs: a name or a file, see the command `profiles`. By
         default "ideal", with zero cost.

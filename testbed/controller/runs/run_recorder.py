@@ -23,7 +23,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class RunRecorder(RunFolder):
-    """Folder of a run, to which it also writes the request and the status."""
+    """Folder of a run that also records the request with its circumstances, and the status."""
 
     def __init__(self, path: Path, request: Mapping[str, object], target: RunTarget) -> None:
         document = {
@@ -45,7 +45,7 @@ class RunRecorder(RunFolder):
         self._result |= {"status": "done", "verdict": verdict_to_json(verdict), **entries}
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Write the result. error: that ended the run."""
+        """Write the result. error: the error that ended the run, if any."""
         if error is not None:
             status = "failed" if isinstance(error, Exception) else "interrupted"
             message = str(error) if isinstance(error, TestbedError) else f"{type(error).__name__}: {error}"
@@ -57,18 +57,18 @@ class RunRecorder(RunFolder):
 def record_run(path: Path, request: Mapping[str, object], target: RunTarget) -> Iterator[RunRecorder]:
     """Create a run's folder; write the result at the end of the block, however it ends. Raises ConflictError,
     UnwritableError."""
-    folder = RunRecorder(path, request, target)
+    recorder = RunRecorder(path, request, target)
     try:
-        yield folder
+        yield recorder
     except BaseException as error:
         with contextlib.suppress(UnwritableError):  # the error that ended the run is raised instead
-            folder.finish(error)
+            recorder.finish(error)
         if isinstance(error, OSError) and error.errno in _UNWRITABLE:
             raise UnwritableError(
                 f"results cannot be written to {path}: {reason_of(error)}; earlier results are complete"
             ) from error
         raise
-    folder.finish()
+    recorder.finish()
 
 
 def verdict_to_json(verdict: Verdict) -> Mapping[str, object]:

@@ -17,6 +17,7 @@ from testbed.observe.recorded import FATES
 from testbed.spec.layout import Layout
 
 if TYPE_CHECKING:
+    from testbed.cluster.records.state import Store
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.runs.execution import ProgressCallback
     from testbed.controller.runs.run_recorder import RunRecorder
@@ -35,8 +36,8 @@ _numbers: Final = itertools.count(1)
 class RunTarget:
     """Target of a run. name: the description's, or the running cluster's. origin: a file's path, ``topology:NAME`` or
     ``python``. base: directory of the files that impairments name. toml: the description; empty if only its layout is
-    known. running: a running cluster, which stays up. live: whether the run is in namespaces; a cluster is then brought up
-    unless one is running. spread: a running cluster on several machines."""
+    known. running: a running cluster, which stays up. live: whether the run is in namespaces, where a cluster is
+    brought up unless one is running. spread: a running cluster on several machines."""
 
     name: str
     origin: str
@@ -200,12 +201,9 @@ def _running_cluster(name: str) -> RunningCluster | None:
 
 
 @contextlib.contextmanager
-def locked(store: object, name: str) -> Iterator[None]:
+def locked(store: Store, name: str) -> Iterator[None]:
     """Lock the cluster for a run. Two runs on one cluster would receive each other's frames."""
-    from testbed.cluster.records.state import Store
-
-    assert isinstance(store, Store)
-    with store.hosts(name).open("rb") as file:  # written in place while the cluster lives
+    with store.hosts(name).open("rb") as file:  # never replaced while the cluster is up, so its lock stays valid
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -82,8 +82,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """Result of a run. results: return values of the programs, by rank. counters: counters of their NICs' firmware. usage:
-    usage of the parts that have costs in the profile (see `Execution`). These are of the last repetition; `repetitions` has
-    all. verdict: on all repetitions together. seconds: duration of the run."""
+    use of the processors, buses and cores that have costs in the profile (see `Execution`). All three are of the last
+    repetition; `repetitions` has all. verdict: on all repetitions together. seconds: duration of the run."""
 
     cluster: str
     workload: str
@@ -129,13 +129,13 @@ def run(
     check = _resolve_check(given["check"], chosen, protocol, nic_protocol, history)
     shared = _are_shared(nics, mode, codec, protocol, nic_protocol)
     slow, prices = _slowdown(mode, given["dilate"], nic_protocol), _prices(given["profile"], mode, nic_protocol)
-    count, steering = given["queues"], given["steering"]
+    queue_count, steering = given["queues"], given["steering"]
     queues = ReceiveQueues()
     if mode == "live":
-        several = shared or given["ranks_per_node"] > 1
-        queues = live_queues(count, steering, given["bind"], nic_protocol, protocol, several)
+        has_shared_nics = shared or given["ranks_per_node"] > 1
+        queues = live_queues(queue_count, steering, given["bind"], nic_protocol, protocol, has_shared_nics)
     else:
-        prices = with_queues(prices, count, steering, nic_protocol, protocol)
+        prices = with_queues(prices, queue_count, steering, nic_protocol, protocol)
     target = find_target(cluster, mode, seed)
     if target.spread is not None:
         _refuse_on_machines(given, lookup_text(workload))
@@ -145,14 +145,14 @@ def run(
     target = _place_ranks(target, given["ranks_per_node"], profiles, prices)
     _check_target(target, chosen, nic_protocol, mode, slow, has_settings=bool(firmware))
     ranks = ranks_of(target.layout)
-    faults = _scenario(given["scenario"], target, mode, nic_protocol, slow, chosen)
+    scenario = _load_scenario(given["scenario"], target, mode, nic_protocol, slow, chosen)
     first_seed = target.layout.seed if seed is None else seed
     request = {
         "kind": "workload", "cluster": target.name, "origin": target.origin, "workload": chosen.name,
         "form": lookup_text(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
         "seed": first_seed, "repeat": repeat, "timeout": timeout, "patience": patience,
-        "scenario": faults.name if faults is not None else "", "profile": profile_values(prices), "dilate": slow,
-        "nics": nics, "queues": count, "steering": steering, "firmware": dict(firmware or {}),
+        "scenario": scenario.name if scenario is not None else "", "profile": profile_values(prices), "dilate": slow,
+        "nics": nics, "queues": queue_count, "steering": steering, "firmware": dict(firmware or {}),
         "profiles": {name: profile_values(profile) for name, profile in profiles.items()},
         "ranks": [{"rank": rank.number, "name": rank.name, "node": rank.node, "core": rank.core} for rank in ranks],
     }  # fmt: skip
@@ -160,11 +160,11 @@ def run(
     with contextlib.ExitStack() as stack:
         directory = output or stack.enter_context(temporary_directory("run"))
         folder = stack.enter_context(record_run(Path(directory), request, target))
-        players = _players(faults, timeout, folder, slow, prices, target.spread is not None)
+        players = _players(scenario, timeout, folder, slow, prices, target.spread is not None)
         companions = (*given["companions"], *(player for player in players if isinstance(player, Companion)))
         checker = _repetition_checker(check, chosen, folder, target, patience, (*given["companions"], *players))
         plan = Plan(
-            chosen, _announcing_incarnations(nic_protocol, faults, mode), first_seed, timeout, patience,
+            chosen, _with_announced_incarnations(nic_protocol, scenario, mode), first_seed, timeout, patience,
             history or checker is not None, given["capture"], companions, on_progress, prices, slow, profiles=profiles,
             shared=shared, queues=queues, ranks=ranks, request=request,
         )  # fmt: skip
@@ -451,7 +451,7 @@ def _report_step(on_progress: ProgressCallback, phase: str, step: str) -> None:
     on_progress(f"{phase}, {step}")
 
 
-def _scenario(
+def _load_scenario(
     given: Scenario | str | Path | None,
     target: RunTarget,
     mode: Mode,
@@ -483,17 +483,20 @@ def _scenario(
     return scenario
 
 
-def _announcing_incarnations(protocol: Protocol, faults: Scenario | None, mode: Mode) -> Protocol:
+def _with_announced_incarnations(protocol: Protocol, scenario: Scenario | None, mode: Mode) -> Protocol:
     """Return the protocol with NICs that must announce their incarnations, if NICs restart in simulated or dilated time.
 
-    There incarnations count from the first one, which peers may assume without an announcement. In mode live incarnations
-    are times, and NICs always announce them."""
-    if faults is None or mode == "live":
+    In such a run, incarnations count from 1, which peers may assume without an announcement. In mode live, incarnations are
+    times, and NICs always announce them.
+    """
+    if scenario is None or mode == "live":
         return protocol
     from testbed.controller.scenarios.feasibility import restarts_nics
 
     return (
-        replace(protocol, plug=partial(_plug_in_next_incarnation, protocol.plug)) if restarts_nics(faults) else protocol
+        replace(protocol, plug=partial(_plug_in_next_incarnation, protocol.plug))
+        if restarts_nics(scenario)
+        else protocol
     )
 
 

@@ -1,4 +1,4 @@
-"""Shell commands that run on nodes: their start, one after the other, their end, and faults of a scenario.
+"""Shell commands on nodes: start them one after the other, wait for their end, and apply the faults of a scenario.
 
 Faults of a node act on all processes that its commands have started and that stay in their process groups.
 """
@@ -30,7 +30,7 @@ LISTEN_TIMEOUT: Final = 0.5
 
 _GRACE: Final = 1.0  # s between SIGTERM and SIGKILL
 _POLL_INTERVAL: Final = 0.005  # s, of checks for listening sockets
-_MAX_TAIL: Final = 2_000  # bytes of a log's end in errors
+_MAX_TAIL: Final = 2_000  # bytes of the end of a log that an error shows
 _TRANSPORTS: Final[tuple[Literal["tcp"], Literal["udp"]]] = ("tcp", "udp")
 
 

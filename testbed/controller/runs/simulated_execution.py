@@ -48,7 +48,7 @@ _SECOND: Final = 1_000_000_000
 _SETTLE_TIME: Final = 2 * _SECOND
 """Virtual nanoseconds for which the simulation continues after a program has raised: longer than any message is in flight,
 see `promises`."""
-_STOOD_STILL: Final = (
+_NO_PROGRESS_ADVICE: Final = (
     "model time has not passed for {:.1f} s: without a profile, delay or rate nothing takes any, and a program that waits "
     "for a time of MPI.Wtime() may never end\n"
 )
@@ -61,8 +61,8 @@ _CLEANUP_TIMEOUT: Final = 1.0
 _ABANDON_TIMEOUT: Final = 0.2
 """Seconds of real time after which a program that still runs has caught the exception that cancels it, and is abandoned."""
 
-_MUCH_MEMORY: Final = 64 << 20
-"""Bytes of memory of a run after which its garbage is collected: a collection takes a fraction of such a run's time."""
+_MIN_COLLECTED_MEMORY: Final = 64 << 20
+"""Minimum memory left by a run, in bytes, for a collection of its garbage, which takes a fraction of such a run's time."""
 
 
 def simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> Execution:
@@ -83,7 +83,7 @@ def _large_garbage_collected() -> Iterator[None]:
     try:
         yield
     finally:
-        if _resident_memory() - before > _MUCH_MEMORY:
+        if _resident_memory() - before > _MIN_COLLECTED_MEMORY:
             gc.collect()
 
 
@@ -125,18 +125,18 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         clock = _CoreClock if plan.is_priced else _SimClock
         starts: Counter[str] = Counter()
 
-        async def rank(endpoint: Host, node: SimNode) -> object:
+        async def rank(host: Host, node: SimNode) -> object:
             output.assign_task(node.name)
             starts[node.name] += 1
             try:
                 node_clock = clock(simulation, node, output)
                 count, register = starts[node.name], node.crash_callbacks.append
-                return await run_rank(plan, files, names, node.number, endpoint, node_clock, count, register)
+                return await run_rank(plan, files, names, node.number, host, node_clock, count, register)
             except (ProgramError, FirmwareError):  # raised by an awaited task or the NIC
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 interruption.check(error)
-                output.write_traceback(error)  # of any error of a program
+                output.write_traceback(error)  # whatever the error
                 raise ProgramError(f"{node.name}: {describe_failure(error, files.logs, node.name)}") from error
 
         for name in names:
@@ -145,7 +145,7 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         report_progress = _progress_reporter(simulation, plan.on_progress) if plan.on_progress is not None else None
         if not faulthandler.is_enabled():
             stack.callback(faulthandler.disable)
-            faulthandler.enable(2)  # a program's crash is that of this process: show its line
+            faulthandler.enable(2)  # a crash of a program ends this process: show the line
         with (
             contextlib.redirect_stdout(output),
             contextlib.redirect_stderr(output),
@@ -175,34 +175,35 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
 
 
 class _Interruption:
-    """Tells Ctrl-C during this block from a KeyboardInterrupt that a program raises itself."""
+    """Distinguish Ctrl-C during the block from a KeyboardInterrupt that a program raises itself."""
 
-    __slots__ = ("_handler", "_has_come")
+    __slots__ = ("_handler", "_was_received")
 
     def __init__(self) -> None:
-        self._has_come = False
+        self._was_received = False
         self._handler = signal.getsignal(signal.SIGINT)
 
     def __enter__(self) -> Self:
-        if self._is_noted():
+        if self._can_be_noted():
             signal.signal(signal.SIGINT, self._on_signal)
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._is_noted():
+        if self._can_be_noted():
             signal.signal(signal.SIGINT, self._handler)
 
     def check(self, error: BaseException) -> None:
         """Raise an error again if Ctrl-C has caused it."""
-        if self._has_come and isinstance(error, KeyboardInterrupt):
+        if self._was_received and isinstance(error, KeyboardInterrupt):
             raise error
 
-    def _is_noted(self) -> bool:
-        """Signals come in the main thread only, and those without a Python handler raise nothing."""
+    def _can_be_noted(self) -> bool:
+        """Whether Ctrl-C can be noted: only the main thread handles signals, and without a Python handler they raise
+        nothing."""
         return threading.current_thread() is threading.main_thread() and callable(self._handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._has_come = True
+        self._was_received = True
         assert callable(self._handler)
         self._handler(number, frame)
 
@@ -378,7 +379,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
 
     def work() -> None:
         try:
-            if is_main:  # armed here, so that the timeout, however soon, is raised in the work
+            if is_main:  # armed here, so that even a short timeout is raised in the work
                 signal.setitimer(signal.ITIMER_REAL, min(_PROGRESS_INTERVAL, seconds / 2))
             simulation.run(timeout=round(seconds * _SECOND))
         except BaseException as error:
@@ -386,7 +387,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             output.is_cancelling = True
             if is_main:
                 signal.setitimer(signal.ITIMER_REAL, _CLEANUP_TIMEOUT)
-            with contextlib.suppress(TestbedError):  # of cleanup; the reason of the cancellation is raised
+            with contextlib.suppress(TestbedError):  # an error of the cleanup; the reason of the cancellation is raised
                 simulation.loop.close()
             for node in simulation.nodes.values():
                 node.close_unstarted()
@@ -403,9 +404,9 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             return
         signal.setitimer(signal.ITIMER_REAL, _ABANDON_TIMEOUT)
         if not stall_report:
-            still = time.monotonic() - since if simulation.now() == last_time else 0.0
-            if still >= seconds / 4:
-                advice = _STOOD_STILL.format(still)
+            stalled = time.monotonic() - since if simulation.now() == last_time else 0.0
+            if stalled >= seconds / 4:
+                advice = _NO_PROGRESS_ADVICE.format(stalled)
             stall_report = simulation.stall_report(
                 f"the simulation has not ended within {seconds:g} s on this machine", frame
             )

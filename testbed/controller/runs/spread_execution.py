@@ -1,7 +1,7 @@
 """Execution of a workload on a cluster that is spread over machines: each machine's worker runs its part, in step.
 
 The run's clock is the controller's. Each machine gets the offset of that clock from its own, measured by the shortest of
-several round trips; the error of the offset is at most half of that round trip.
+several round trips; the error of the offset is at most half of the shortest round trip.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ERRORS: Final[Mapping[str, type[TestbedError]]] = {
         UnsupportedError,
     )
 }
-"""Classes of a machine's error that consist of a message only."""
+"""Classes of a machine's error that take only a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ def execute(
     scenario: SpreadScenario | None = None,
 ) -> Execution:
     """Run a workload on all nodes, and write the files of all machines to the repetition's folder. outages, add_events: get
-    the machines' events. scenario: played during the run. An error on one machine ends the run on all machines. A machine
-    that is lost when all programs have ended is in the result. Raises MachineLostError, and the errors of `run_live`."""
+    the machines' events. scenario: played during the run. An error on one machine ends the run on all machines. The result
+    names a machine that is lost when all programs have ended. Raises MachineLostError, and the errors of `run_live`."""
     with _losses_before_start(outages):
         state = cluster.state()
         clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.workers.items()}
@@ -99,8 +99,9 @@ def execute(
         raise MachineLostError({machine: loss_sentence(loss, outages.since, _DURING) for machine, loss in lost.items()})
     failed = [(machine, reply) for machine, reply in replies.items() if "error" in reply]
     if failed:
-        # On the other machines, a plain TestbedError only says that another machine has failed.
-        machine, reply = next(((m, r) for m, r in failed if r["class"] != TestbedError.__name__), failed[0])
+        # A plain TestbedError only reports that another machine has failed.
+        causes = [(machine, reply) for machine, reply in failed if reply["class"] != TestbedError.__name__]
+        machine, reply = (causes or failed)[0]
         raise _error(machine, reply)
     after: list[Underlay] = []
     lost_afterwards: MachineLostError | None = None
@@ -171,20 +172,20 @@ def _write_files(reply: Mapping[str, Any], files: RepetitionFiles) -> None:
     for name, text in reply["files"].items():
         path = files.folder / name
         path.parent.mkdir(exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:  # some files are of all machines
+        with path.open("a", encoding="utf-8") as file:  # some files are written by several machines
             file.write(text)
     for row in reply["rows"]:
         files.rows.write({"repeat": files.number, **row} if files.number else row)
 
 
 def _error(machine: str, reply: Mapping[str, Any]) -> TestbedError:
-    """Return the error that ended the run on a machine, of its class there: checkers and exit codes depend on it."""
+    """Return the error that ended the run on a machine, with its class there, on which checkers and exit codes depend."""
     message = f"machine {machine}: {reply['error']}"
     if reply["class"] == NodeDiedError.__name__:
         return NodeDiedError(message, reply["nodes"])
     if reply["class"] == StuckError.__name__:
         stuck = StuckError("", reply["waiting"])
-        stuck.args = (message,)  # which names the waiting nodes already
+        stuck.args = (message,)  # the message already names the waiting nodes
         return stuck
     return _ERRORS.get(reply["class"], TestbedError)(message)
 
@@ -205,7 +206,8 @@ def joint_verdict(
 
 
 def machine_findings(verdicts: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
-    """Return the findings of the machines' verdicts. A finding on a complete machine gets its name. verdicts: as in JSON."""
+    """Return the findings of the machines' verdicts. A finding on a complete machine gets the machine's name. verdicts: as
+    in JSON."""
     return [
         Finding(**{**finding, "grade": Grade(finding["grade"]), "link": finding["link"] or f"machine {machine}"})
         for machine, verdict in verdicts.items()
