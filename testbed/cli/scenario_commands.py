@@ -75,14 +75,14 @@ def check_command(
     print_warnings(_unreached(timeline, horizon, limit))
     if as_json:
         shown = [
-            {"at": event.when, "begins": event.begins, "fault": event.occurrence.name,
+            {"at": event.when, "begins": event.is_begin, "fault": event.occurrence.name,
              "kind": event.occurrence.fault.kind, "what": event.occurrence.fault.what}
             for event in timeline
         ]  # fmt: skip
         print_json("scenario-check", {"name": scenario.name, "cluster": layout.name, "moments": shown})
         return
     for event in timeline[:_MAX_SHOWN]:
-        word = "begins" if event.begins else "ends"
+        word = "begins" if event.is_begin else "ends"
         echo(f"{format_duration(event.when):>12}  {word:6}  {event.occurrence.name}: {event.occurrence.fault.what}")
     if len(timeline) > _MAX_SHOWN:
         echo(f"and {len(timeline) - _MAX_SHOWN:,} more; --json has all")
@@ -92,7 +92,7 @@ def check_command(
 
 def _unreached(timeline: Iterable[TimelineEvent], horizon: int, limit: str) -> list[str]:
     """Return a warning if faults begin after the time limit of the run. horizon: the limit, nanoseconds. limit: as text."""
-    late = dict.fromkeys(event.occurrence.name for event in timeline if event.begins and event.when >= horizon)
+    late = dict.fromkeys(event.occurrence.name for event in timeline if event.is_begin and event.when >= horizon)
     if not late:
         return []
     return [
