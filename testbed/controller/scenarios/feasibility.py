@@ -30,7 +30,7 @@ from testbed.spec.fault_models import (
 )
 from testbed.spec.kinds import Kind
 from testbed.spec.layout import ConfiguredDatapath, Layout
-from testbed.spec.problems import item
+from testbed.spec.problems import MismatchError, item
 from testbed.spec.scenario import Scenario, slow_fault
 from testbed.spec.selection import node_of
 
@@ -67,6 +67,8 @@ def check(
             draw_faults(scenario.random, layout, 0, 0)
         except NotFoundError as error:
             problems += _as_problems("random", error)
+        except MismatchError as error:
+            problems.append(Problem("random", "", error.expected))
     if problems:
         raise DescriptionError(f"{scenario.name}, on {layout.name}", problems)
     for name, fault in named_faults:

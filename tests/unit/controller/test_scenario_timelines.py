@@ -112,6 +112,8 @@ def test_faults_that_occur_too_often_are_rejected() -> None:
         occurrences_of(Scenario(faults=[Flap(on="n1", at=0, every="1us", for_="1us")]), STAR, 0, SECOND)
     with pytest.raises(DescriptionError, match="random: expected at most 100,000"):
         occurrences_of(Scenario(random=RandomFaults(kinds=["pause"], rate=1e6)), STAR, 0, SECOND)
+    with pytest.raises(DescriptionError, match="random: expected at most 100,000"):
+        check(Scenario(random=RandomFaults(kinds=["pause"], rate=1e6, to="1s")), STAR, "sim")
 
 
 # Partitions
