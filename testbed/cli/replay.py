@@ -123,7 +123,7 @@ def print_checks(folder: Path) -> None:
             echo(f"checks of repetition {number}:" if len(reports) > 1 else "checks:", err=True)
             echo(_indent(report), err=True)
     if reports and not any(report.failed for report in reports):
-        messages = sum(report.messages for report in reports)
+        messages = sum(report.message_count for report in reports)
         echo(f"checks: nothing wrong with {messages:,} messages", err=True)
     if run.parameters.get("form") and (run.status == "failed" or any(report.failed for report in reports)):
         other_mode = "live" if run.parameters["mode"] == "sim" or not _simulated(run.parameters["protocol"]) else "sim"

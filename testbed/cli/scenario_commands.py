@@ -67,7 +67,7 @@ def check_command(
     layout = target.layout
     factor = (dilate or DILATE) if mode == "dilated" else 0
     datapath = target.running.state.asked if target.running is not None else "auto"
-    check(scenario, layout, mode, datapath=datapath, slow=factor)
+    check(scenario, layout, mode, datapath=datapath, factor=factor)
     texts_of(scenario.faults)
     horizon = round(seconds * 1e9) // max(factor, 1)
     timeline = timeline_events(occurrences_of(scenario, layout, layout.seed if seed is None else seed, horizon))

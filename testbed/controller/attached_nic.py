@@ -137,9 +137,10 @@ def attach(protocol: str = DEFAULT_PROTOCOL, *, spin: int = 0, function: int | N
     """Attach to this node's first NIC until the end of the block. The protocol's firmware runs in this process; if the NIC
     is shared, attach to one of its functions instead.
 
-    spin: nanoseconds to poll for a frame before sleeping. function: number of a shared NIC's function; by default any
-    free one. Raises NotFoundError outside a cluster's node, ConflictError if another process is attached to the NIC,
-    AttachError if other processes are attached to all of its functions, UnsupportedError for a node without a NIC.
+    spin: nanoseconds to poll for a frame before sleeping. function: number of a shared NIC's function; by default any free
+    one. Raises NotFoundError outside a cluster's node, and for `function` of a NIC that is not shared; ConflictError if
+    another process is attached to the NIC, AttachError if other processes are attached to all of its functions,
+    UnsupportedError for a node without a NIC, and for a kernel protocol.
     """
     nic_protocol = protocol_of(protocol, "live")
     if isinstance(nic_protocol, KernelProtocol):

@@ -26,7 +26,7 @@ from testbed.controller.verdict.verdicts import Verdict, verdict_of
 from testbed.errors import ConflictError, DescriptionError, Problem
 from testbed.runtime import event_log
 
-Target = RunningCluster | str | None
+ClusterOrName = RunningCluster | str | None
 """A running cluster, its name, or None for the only running cluster."""
 
 NO_BASELINE: Final = "no counters were read at the beginning of the span: machine and configured losses are not judged"
@@ -34,17 +34,19 @@ NO_BASELINE: Final = "no counters were read at the beginning of the span: machin
 _MAX_SECONDS: Final = 3600.0
 
 
-def baseline(cluster: Target = None) -> CounterSnapshot:
-    """Read the counters of the emulator and the machine before a run, for its `verdict`."""
+def baseline(cluster: ClusterOrName = None) -> CounterSnapshot:
+    """Read the counters of the emulator and the machine before a run, for its `verdict`. Raises NotFoundError, KernelError
+    for a damaged cluster."""
     store = Store()
     return read_counters(store, _state(store, cluster))
 
 
-def verdict(cluster: Target = None, since: CounterSnapshot | int = 0, *, table: Table = TABLE) -> Verdict:
+def verdict(cluster: ClusterOrName = None, since: CounterSnapshot | int = 0, *, table: Table = TABLE) -> Verdict:
     """Judge a past span by events, the relay's report, and counters of the classifiers and the kernel, without probes.
 
     since: a `baseline`, or a time on the monotonic clock in nanoseconds. With only a time, the machine and configured losses
-    are not judged, and the relay's lateness counts from the relay's start. Raises NotFoundError.
+    are not judged, and the relay's lateness counts from the relay's start. Raises NotFoundError, KernelError for a damaged
+    cluster.
     """
     store = Store()
     state = _state(store, cluster)
@@ -73,7 +75,7 @@ def verdict(cluster: Target = None, since: CounterSnapshot | int = 0, *, table: 
     return verdict_of(findings, notes, (after.clock - before.clock) / 1e9, table.slow)
 
 
-def nodes_taken_down(cluster: Target, since: int) -> set[str]:
+def nodes_taken_down(cluster: ClusterOrName, since: int) -> set[str]:
     """Return the nodes with a link that was taken down at or after `since`, monotonic nanoseconds. Raises NotFoundError."""
     store = Store()
     state = _state(store, cluster)
@@ -82,7 +84,7 @@ def nodes_taken_down(cluster: Target, since: int) -> set[str]:
 
 
 def check(
-    cluster: Target = None,
+    cluster: ClusterOrName = None,
     target: str | None = None,
     seconds: float | None = None,
     *,
@@ -136,5 +138,5 @@ def check_duration(seconds: float | None) -> None:
         )
 
 
-def _state(store: Store, cluster: Target) -> State:
+def _state(store: Store, cluster: ClusterOrName) -> State:
     return store.choose(cluster.name if isinstance(cluster, RunningCluster) else cluster)

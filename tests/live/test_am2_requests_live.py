@@ -34,7 +34,7 @@ def test_each_request_is_handled_once_or_returned(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.checks is not None
     assert result.checks.passed, result.checks.to_text()
-    assert result.checks.messages >= 4 * REQUESTS
+    assert result.checks.message_count >= 4 * REQUESTS
     assert result.checks.checks["replies"].checked >= 4 * REQUESTS
     totals = {name: sum(row.get(name, 0) for row in result.rows) for name in ("sent", "replied", "returned", "handled")}
     assert totals["sent"] >= 4 * REQUESTS

@@ -37,7 +37,7 @@ def test_a_workload_of_active_messages_passes_its_checks_under_loss(workload: st
     assert run.rows
     assert run.checks is not None
     assert run.checks.passed
-    assert run.checks.messages > 5
+    assert run.checks.message_count > 5
 
 
 def test_the_extensions_planned_in_the_ssam_paper_pass_the_checks() -> None:

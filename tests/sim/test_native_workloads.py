@@ -74,7 +74,7 @@ def test_the_history_of_a_native_workload_is_checked_on_request() -> None:
     run = run_workload(check=True)
     assert run.checks is not None
     assert run.checks.passed
-    assert run.checks.messages == run.checks.checks["replies"].checked == 2
+    assert run.checks.message_count == run.checks.checks["replies"].checked == 2
     assert run_workload().checks is None
 
 

@@ -176,7 +176,7 @@ def test_the_history_of_an_incast_is_complete(senders: int, queue_frames: int, t
     run_with_history(senders, queue_frames, tmp_path / "run")
     (report,) = recheck(read_run(tmp_path / "run"))
     assert report.passed, report.to_text()
-    assert report.messages == senders * MAX_WINDOW
+    assert report.message_count == senders * MAX_WINDOW
 
 
 @pytest.mark.requires("interpreted")

@@ -47,7 +47,7 @@ def test_nothing_is_lost_without_loss_or_at_a_reliable_level(tmp_path: Path, rel
     report, failure = run_checked(tmp_path / "run", reliability, loss)
     assert not failure
     assert report.passed, report.to_text()
-    assert report.messages >= 120
+    assert report.message_count >= 120
 
 
 def test_duplicates_are_dropped_at_the_unreliable_level() -> None:

@@ -58,8 +58,8 @@ class Report:
         return not self.failed
 
     @property
-    def messages(self) -> int:
-        """Number of checked messages: the first check examines each."""
+    def message_count(self) -> int:
+        """Number of checked messages: the first check examines all of them."""
         return next((check.checked for check in self.checks.values()), 0)
 
     @property

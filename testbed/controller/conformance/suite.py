@@ -153,7 +153,7 @@ def check(protocol: str, name: str, scope: Scope = Scope(), case: str | None = N
     """Run one check of a registered protocol.
 
     case: run only this case of the check. Raises NotFoundError for an unknown protocol, check or case, UnsupportedError for
-    a case of a check without cases, and for a kernel protocol.
+    a case of a check without cases, and for a kernel protocol, TestbedError if the NICs of the protocol cannot be built.
     """
     chosen, checked = find_check(name), candidate(protocol)
     started = time.monotonic()

@@ -42,7 +42,7 @@ NOTHING_PROBED: Final = "no link is impaired, so nothing was probed: name a link
 def measure(store: Store, state: State, target: Target, seconds: float | None, table: Table) -> Verdict:
     """Measure a running cluster. The arguments and errors are those of `cluster_check.check`."""
     before = read_counters(store, state)
-    chosen = [*_directions(store, state, target), *_routed(state, target)]
+    chosen = [*_choose_directions(store, state, target), *_choose_routed(state, target)]
     measurement = _measure(state, [probed.path for probed in chosen], seconds, table.slow)
     after = read_counters(store, state)
     events = list(event_log.read(store.directory(state.name)))
@@ -60,11 +60,13 @@ def measure(store: Store, state: State, target: Target, seconds: float | None, t
             if path.is_down:
                 findings += judge_down(path.subject, result, table)
                 continue
-            overflowed = sum(spans.count_overflowed(before, after, *key) for key in path.crossed)
+            overflow_count = sum(spans.count_overflowed(before, after, *key) for key in path.crossed)
             rules_active = path.subject.rules_active or any(
                 spans.had_active_rules(before, after, *key) for key in path.crossed
             )
-            findings += judge(replace(path.subject, overflowed=overflowed, rules_active=rules_active), result, table)
+            findings += judge(
+                replace(path.subject, overflow_count=overflow_count, rules_active=rules_active), result, table
+            )
         findings += spans.sleeper_findings(measurement.floor, measurement.lag, table)
         findings.append(_wall_clock_finding(measurement.wall_clock_step, table))
     findings += spans.relay_findings(state, before, after, events, table)
@@ -98,14 +100,14 @@ class _ProbedPath:
     is_down: bool
 
 
-def _directions(store: Store, state: State, target: Target) -> list[_ProbedPath]:
+def _choose_directions(store: Store, state: State, target: Target) -> list[_ProbedPath]:
     """Choose the directions of links that have interfaces at both ends."""
     layout = state.layout
     links = [link for link in _links(state, target) if not link.model]
     directions = [
         (link, direction) for link in links for direction in BOTH if _is_probed(state, target, link, direction)
     ]
-    texts = _texts(store, state, directions)
+    texts = _read_files(store, state, directions)
     wiring = Wiring.of(layout, state.datapaths)
     chosen = []
     for link, direction in directions:
@@ -115,14 +117,14 @@ def _directions(store: Store, state: State, target: Target) -> list[_ProbedPath]
         expectation = expect(force.impairment, texts, bucket=datapath == "tc")
         plan = plan_for(force.impairment, expectation, len(directions), mtu_of(layout, link))
         source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
-        approximate, rules_active = _approximate(datapath, force.impairment), bool(force.impairment.rules)
-        subject = Subject(link.name, direction, expectation, plan, approximate, rules_active)
+        approximations, rules_active = _approximations(datapath, force.impairment), bool(force.impairment.rules)
+        subject = Subject(link.name, direction, expectation, plan, approximations, rules_active)
         path = ProbePath(probe_port(state, wiring, source), probe_port(state, wiring, sink), plan)
         chosen.append(_ProbedPath(subject, path, ((link.name, direction),), is_down(link, state.injected)))
     return chosen
 
 
-def _routed(state: State, target: Target) -> list[_ProbedPath]:
+def _choose_routed(state: State, target: Target) -> list[_ProbedPath]:
     """Choose paths, in both directions, across the links of modelled networks."""
     layout = state.layout
     routed = routed_links(layout)
@@ -212,7 +214,7 @@ def mtu_of(layout: Layout, link: Link) -> int:
     return min(ends) if ends else max(nics.values(), default=1500)
 
 
-def _approximate(datapath: str, impairment: Impairment) -> str:
+def _approximations(datapath: str, impairment: Impairment) -> str:
     """Return the features that the datapath implements only approximately, as text; empty if there are none."""
     if datapath not in ("netem", "tc"):
         return ""
@@ -221,8 +223,8 @@ def _approximate(datapath: str, impairment: Impairment) -> str:
     return "; ".join(judgement.feature for judgement in judgements if judgement.fit is Fit.APPROXIMATE)
 
 
-def _texts(store: Store, state: State, directions: Iterable[tuple[Link, DirectionName]]) -> Mapping[str, str]:
-    """Read the files that impairments name: the relay's copies, or else the current files."""
+def _read_files(store: Store, state: State, directions: Iterable[tuple[Link, DirectionName]]) -> Mapping[str, str]:
+    """Return the text of the files that impairments name, by path: the relay's copy, or else the current file."""
     orders = RelayPaths(store.directory(state.name)).read_orders()
     texts = dict(orders.files) if orders is not None else {}
     base = Path(state.origin).parent if os.path.isfile(state.origin) else Path()

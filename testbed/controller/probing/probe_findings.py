@@ -27,17 +27,18 @@ _RULES_ACTIVE: Final = "fault rules decided fates of frames during the measureme
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One probed direction with its expectation and its plan. approximate: features that the datapath implements only
+    """One probed direction with its expectation and its plan. approximations: features that the datapath implements only
     approximately, as requested; empty if it is exact. rules_active: whether fault rules decided fates of frames during the
-    measurement. overflowed: frames that the queue dropped during the measurement."""
+    measurement. overflow_count: number of frames that the queue dropped during the
+    measurement."""
 
     link: str
     direction: str
     expectation: Expectation
     plan: ProbePlan
-    approximate: str = ""
+    approximations: str = ""
     rules_active: bool = False
-    overflowed: int = 0
+    overflow_count: int = 0
 
 
 def judge(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
@@ -233,10 +234,10 @@ def _chance(
         return finding(Grade.TRUSTED)
     if subject.rules_active:
         return finding(Grade.UNDECIDED, _RULES_ACTIVE)
-    if name == "loss" and subject.overflowed:
-        return finding(Grade.UNDECIDED, f"the queue was full and dropped {subject.overflowed} frames")
-    if subject.approximate:
-        return finding(table.grade("approximation", outside), f"approximate, as requested: {subject.approximate}")
+    if name == "loss" and subject.overflow_count:
+        return finding(Grade.UNDECIDED, f"the queue was full and dropped {subject.overflow_count} frames")
+    if subject.approximations:
+        return finding(table.grade("approximation", outside), f"approximate, as requested: {subject.approximations}")
     return finding(table.grade(name, outside), f"{hits:,} of {samples:,}: {_deviation(expected, low, high)}")
 
 
@@ -259,7 +260,7 @@ def _order(subject: Subject, result: ProbeResult, table: Table) -> Finding:
     if subject.rules_active:
         return _finding(subject, "order", 0, share, table, Grade.UNDECIDED, _RULES_ACTIVE)
     reason = f"{result.overtaken:,} of {result.arrived:,} probes were overtaken, though no reordering is configured"
-    name = "approximation" if subject.approximate and subject.expectation.range else "order"
+    name = "approximation" if subject.approximations and subject.expectation.range else "order"
     return _finding(subject, "order", 0, share, table, table.grade(name, share), reason)
 
 

@@ -116,7 +116,8 @@ def probe(paths: Sequence[ProbePath], min_seconds: float, max_seconds: float, ru
     """Probe the paths for `min_seconds`, or longer until enough probes are sent, at most for `max_seconds`. run:
     distinguishes these probes from those of other checks. slow: factor of timeouts.
 
-    The caller must be able to enter the namespaces of the paths. Raises OSError for a missing interface.
+    The caller must be able to enter the namespaces of the paths. Raises OSError for a missing interface, KernelError
+    for one that is removed meanwhile.
     """
     sleeper = Sleeper()
     wake_ups: list[tuple[int, int]] = []

@@ -54,7 +54,7 @@ def _sleep(stop: int, answer: int) -> None:
         while not waiter.wait(due) and len(wake_ups) < _MAX_WAKE_UPS:
             now = waiter.now()
             wake_ups.append((due, now - due))
-            due = max(due + _PERIOD, now + _PERIOD // 2)  # after a late wake-up, sleep all the same
+            due = max(due + _PERIOD, now + _PERIOD // 2)  # sleep even after a late wake-up
         with open(answer, "wb") as answers:
             answers.write(pickle.dumps(wake_ups))
         status = 0

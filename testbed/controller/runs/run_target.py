@@ -56,14 +56,15 @@ class RunTarget:
         *,
         fates: bool = False,
         log: bool = True,
-        slow: int = 1,
+        factor: int = 1,
     ) -> Iterator[RunningCluster | None]:
         """Yield the cluster, up and locked for this run, until the end of the block; None in the simulation, and for a
         cluster on several machines, which lock their parts.
 
         The cluster's events are added to those of the run. log: log the fates of frames in the folder; the result names
-        gaps of the log. fates: let the relay, which logs fates, carry all impaired links. slow: factor by which links are
-        slowed. Raises the errors of `bring_up`, and ConflictError.
+        gaps of the log. fates: let the relay, which logs fates, carry all impaired links. factor: factor by which links
+        are slowed. Raises the errors of `bring_up`, ConflictError if another run uses the cluster, and UnsupportedError for
+        `fates` on a cluster that was up before.
         """
         if not self.live or self.spread is not None:
             yield None
@@ -85,7 +86,7 @@ class RunTarget:
                 from testbed.spec.dilation import slow_layout
 
                 on_progress(f"bringing up {self.name}")
-                layout, name = slow_layout(self.layout, slow), f"{self.name[:36]}-run-{os.getpid()}-{next(_numbers)}"
+                layout, name = slow_layout(self.layout, factor), f"{self.name[:36]}-run-{os.getpid()}-{next(_numbers)}"
                 outcome = bring_up(store, layout, name=name, origin=self.origin, lasting=False,
                                    asked="relay" if fates else "auto",
                                    log=str(folder.path / FATES) if log else "")  # fmt: skip

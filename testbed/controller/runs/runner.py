@@ -128,7 +128,8 @@ def run(
     nic_protocol = configured(protocol_of(protocol, mode, codec), protocol, firmware, codec, nics)
     check = _resolve_check(given["check"], chosen, protocol, nic_protocol, history)
     shared = _are_shared(nics, mode, codec, protocol, nic_protocol)
-    slow, prices = _slowdown(mode, given["dilate"], nic_protocol), _prices(given["profile"], mode, nic_protocol)
+    factor = _dilation_factor(mode, given["dilate"], nic_protocol)
+    prices = _prices(given["profile"], mode, nic_protocol)
     queue_count, steering = given["queues"], given["steering"]
     queues = ReceiveQueues()
     if mode == "live":
@@ -143,15 +144,15 @@ def run(
     if mode == "live":
         target = _with_cores(target, given["ranks_per_node"], nic_protocol)
     target = _place_ranks(target, given["ranks_per_node"], profiles, prices)
-    _check_target(target, chosen, nic_protocol, mode, slow, has_settings=bool(firmware))
+    _check_target(target, chosen, nic_protocol, mode, factor, has_settings=bool(firmware))
     ranks = ranks_of(target.layout)
-    scenario = _load_scenario(given["scenario"], target, mode, nic_protocol, slow, chosen)
+    scenario = _load_scenario(given["scenario"], target, mode, nic_protocol, factor, chosen)
     first_seed = target.layout.seed if seed is None else seed
     request = {
         "kind": "workload", "cluster": target.name, "origin": target.origin, "workload": chosen.name,
         "form": lookup_text(workload), "settings": chosen.settings, "protocol": protocol, "codec": codec, "mode": mode,
         "seed": first_seed, "repeat": repeat, "timeout": timeout, "patience": patience,
-        "scenario": scenario.name if scenario is not None else "", "profile": profile_values(prices), "dilate": slow,
+        "scenario": scenario.name if scenario is not None else "", "profile": profile_values(prices), "dilate": factor,
         "nics": nics, "queues": queue_count, "steering": steering, "firmware": dict(firmware or {}),
         "profiles": {name: profile_values(profile) for name, profile in profiles.items()},
         "ranks": [{"rank": rank.number, "name": rank.name, "node": rank.node, "core": rank.core} for rank in ranks],
@@ -160,17 +161,17 @@ def run(
     with contextlib.ExitStack() as stack:
         directory = output or stack.enter_context(temporary_directory("run"))
         folder = stack.enter_context(record_run(Path(directory), request, target))
-        players = _players(scenario, timeout, folder, slow, prices, target.spread is not None)
+        players = _players(scenario, timeout, folder, factor, prices, target.spread is not None)
         companions = (*given["companions"], *(player for player in players if isinstance(player, Companion)))
         checker = _repetition_checker(check, chosen, folder, target, patience, (*given["companions"], *players))
         plan = Plan(
             chosen, _with_announced_incarnations(nic_protocol, scenario, mode), first_seed, timeout, patience,
-            history or checker is not None, given["capture"], companions, on_progress, prices, slow, profiles=profiles,
+            history or checker is not None, given["capture"], companions, on_progress, prices, factor, profiles=profiles,
             shared=shared, queues=queues, ranks=ranks, request=request,
         )  # fmt: skip
         series = _Series(target, folder, plan, repeat, players, checker)
         with target.ready(
-            on_progress or _ignore, folder, fates=given["fates"], log=output is not None, slow=max(slow, 1)
+            on_progress or _ignore, folder, fates=given["fates"], log=output is not None, factor=max(factor, 1)
         ) as running:
             executions = series.execute(running)
         seconds = time.monotonic() - started
@@ -351,7 +352,7 @@ def _place_ranks(target: RunTarget, per_node: int, profiles: Mapping[str, Profil
 
 
 def _check_target(
-    target: RunTarget, chosen: Chosen, protocol: Protocol, mode: Mode, slow: int, *, has_settings: bool
+    target: RunTarget, chosen: Chosen, protocol: Protocol, mode: Mode, factor: int, *, has_settings: bool
 ) -> None:
     """Check, before anything starts, that the workload can run on the target. has_settings: whether the firmware has other
     settings than its defaults. Raises UnsupportedError."""
@@ -367,7 +368,7 @@ def _check_target(
             "several ranks on a node share its NIC, whose firmware has fixed settings then: leave --firmware out, or use "
             "one rank per node"
         )
-    if slow and target.running is not None:
+    if factor and target.running is not None:
         raise UnsupportedError(
             f"{target.name} is up already: a dilated run brings up a cluster of its own, with slowed links"
         )
@@ -456,7 +457,7 @@ def _load_scenario(
     target: RunTarget,
     mode: Mode,
     protocol: Protocol,
-    slow: int,
+    factor: int,
     chosen: Chosen,
 ) -> Scenario | None:
     """Load a scenario, and check that it is feasible on the target."""
@@ -477,7 +478,7 @@ def _load_scenario(
         mode,
         over_kernel=protocol.uses_kernel_sockets,
         datapath=datapath,
-        slow=slow,
+        factor=factor,
         no_restarts=chosen.name if chosen.supports_restarts is False else "",
     )
     return scenario
@@ -504,7 +505,7 @@ def _plug_in_next_incarnation(plug: Plug, adapter: Adapter, nic: Nic) -> Agent:
     return plug(adapter.with_incarnation(adapter.incarnation + 1), nic)
 
 
-def _slowdown(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
+def _dilation_factor(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
     """Return the factor by which time is slowed; 0 unless the run is dilated."""
     if mode != "dilated":
         if dilate is not None:
@@ -535,7 +536,7 @@ def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Proto
 
 
 def _players(
-    scenario: Scenario | None, timeout: float, folder: RunFolder, slow: int, prices: Profile, on_machines: bool
+    scenario: Scenario | None, timeout: float, folder: RunFolder, factor: int, prices: Profile, on_machines: bool
 ) -> tuple[ScenarioPlayer | SpreadScenario, ...]:
     """Return the player of a scenario, if there is one."""
     if scenario is None:
@@ -547,7 +548,7 @@ def _players(
         from testbed.controller.scenarios.machine_reports import SpreadScenario
 
         return (SpreadScenario(scenario, timeout, folder.add_events),)
-    dilated = Dilated(slow, not prices.is_zero_cost) if slow else None
+    dilated = Dilated(factor, not prices.is_zero_cost) if factor else None
     return (ScenarioPlayer(scenario, seconds=timeout, record_event=folder.add_event, dilated=dilated),)
 
 
@@ -568,10 +569,10 @@ def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
     return protocol
 
 
-def _process_outages(running: RunningCluster | None, slow: int) -> ProcessOutages | None:
+def _process_outages(running: RunningCluster | None, factor: int) -> ProcessOutages | None:
     """Watch for outages of the testbed's own processes; None without a running cluster."""
     if running is None:
         return None
     from testbed.controller.verdict.outages import ProcessOutages
 
-    return ProcessOutages(running.name, time.monotonic_ns(), dilated=bool(slow))
+    return ProcessOutages(running.name, time.monotonic_ns(), dilated=bool(factor))

@@ -22,19 +22,19 @@ from testbed.spec.scenario import slow_fault
 class DilatedInjector(LiveInjector):
     """Injector of faults for dilated runs. Implements `active.FaultInjector`."""
 
-    def __init__(self, cluster: RunningCluster, run: Run, seconds: float, factor: int, *, priced: bool) -> None:
-        """seconds: as for `LiveInjector`, in real time. factor: dilation factor. priced: whether NICs have costs."""
+    def __init__(self, cluster: RunningCluster, run: Run, seconds: float, factor: int, *, is_priced: bool) -> None:
+        """seconds: as for `LiveInjector`, in real time. factor: dilation factor. is_priced: whether NICs have costs."""
         super().__init__(cluster, run, seconds)
         self._node_run: Final = run
         self._factor = factor
-        self._priced = priced
+        self._is_priced = is_priced
         self._pauses: Counter[str] = Counter()  # number of pauses in force, by node
 
     def begin(self, occurrence: Occurrence) -> ActiveFault:
         fault = occurrence.fault
         if isinstance(fault, Slow):
-            reason = "" if self._priced else NO_COSTS
-            return self._apply(occurrence, SlowNic(fault.factor), SlowNic(1), has_effect=self._priced, reason=reason)
+            reason = "" if self._is_priced else NO_COSTS
+            return self._apply(occurrence, SlowNic(fault.factor), SlowNic(1), has_effect=self._is_priced, reason=reason)
         if isinstance(fault, Cpu):
             return self._apply(occurrence, BeginLoad(fault.share), EndLoad(fault.share))
         if isinstance(fault, Pause):

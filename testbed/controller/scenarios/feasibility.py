@@ -43,11 +43,11 @@ def check(
     over_kernel: bool = False,
     commands: bool = False,
     datapath: ConfiguredDatapath = "auto",
-    slow: int = 0,
+    factor: int = 0,
     no_restarts: str = "",
 ) -> None:
     """Check that a scenario is feasible. over_kernel: whether programs use the kernel's sockets. commands: whether programs
-    are commands. datapath: requested for links. slow: factor by which time is slowed; 0 unless the run is dilated.
+    are commands. datapath: requested for links. factor: factor by which time is slowed; 0 unless the run is dilated.
     no_restarts: name of a workload whose programs cannot restart, or empty.
 
     Raises DescriptionError with all wrong names and values, or UnsupportedError with all faults that this mode, machine or
@@ -75,7 +75,7 @@ def check(
         refusals += [
             f"  {name}: {reason}" for reason in _refusals(fault, layout, mode, over_kernel, commands, datapath)
         ]
-        refusals += [f"  {name}: {reason}" for reason in _slowing_refusals(fault, slow)]
+        refusals += [f"  {name}: {reason}" for reason in _dilation_refusals(fault, factor)]
         if no_restarts and _restarts_program(fault):
             refusals.append(f"  {name}: {_RESTARTS.format(kind=fault.kind, workload=no_restarts)}")
     random_kinds = scenario.random.kinds if scenario.random is not None else ()
@@ -192,10 +192,10 @@ def _refusals(
     return _datapath_refusals(injection, layout, datapath) if injection is not None else []
 
 
-def _slowing_refusals(fault: Fault, slow: int) -> list[str]:
+def _dilation_refusals(fault: Fault, factor: int) -> list[str]:
     try:
-        if slow:
-            slow_fault(fault, slow)
+        if factor:
+            slow_fault(fault, factor)
     except UnsupportedError as error:
         return [str(error)]
     return []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed.controller.checkers.disturbances import FOREVER, Disturbance
 from testbed.controller.scenarios.active import ELSEWHERE
-from testbed.controller.scenarios.player import ScenarioPlayer, no_effect_warning, shorten
+from testbed.controller.scenarios.player import FAULT_BEGINS, FAULT_ENDS, ScenarioPlayer, no_effect_warning, shorten
 from testbed.spec.layout_json import to_json
 from testbed.spec.scenario import Scenario
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from testbed.machines.spread_faults import SpreadState
 
 Event = Mapping[str, Any]
-
-BEGINS, ENDS = "fault begins", "fault ends"
 
 
 def report_of(player: ScenarioPlayer, events: Sequence[Event], clock_offset: int) -> Mapping[str, object]:
@@ -91,7 +89,7 @@ class SpreadScenario:
         events = list(join_events([report["events"] for report in reports]))
         self._record_events(events)
         for event in events:
-            if event["event"] == ENDS and not event["had_effect"]:
+            if event["event"] == FAULT_ENDS and not event["had_effect"]:
                 span, reason = (event["begin"], event["at"]), event.get("reason", "")
                 warning = no_effect_warning(event["fault"], event["what"], span, event["counted"], reason)
                 self._without_effect.append(warning)
@@ -104,14 +102,14 @@ def join_events(machine_events: Iterable[Sequence[Event]]) -> Iterator[Event]:
     events_by_fault: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
     for events in machine_events:
         for event in events:
-            begin = event["at"] if event["event"] == BEGINS else event["begin"]
+            begin = event["at"] if event["event"] == FAULT_BEGINS else event["begin"]
             events_by_fault[event["event"], event["fault"], begin].append(event)
     for event in sorted(map(_join, events_by_fault.values()), key=lambda event: int(event["clock"])):
         yield event
 
 
 def _join(events: Sequence[Event]) -> Event:
-    if events[0]["event"] == BEGINS:
+    if events[0]["event"] == FAULT_BEGINS:
         latest = max(events, key=lambda event: int(event["in_force"]))
         return {**latest, "begun": min(event["begun"] for event in events)}
     latest = max(events, key=lambda event: int(event["at"]))

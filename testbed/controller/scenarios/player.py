@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from testbed.fates.rules import RuleSet
     from testbed.sim.simulation import Simulation
 
+FAULT_BEGINS, FAULT_ENDS = "fault begins", "fault ends"
+"""Events of a run."""
+
 RecordEvent = Callable[..., object]
 """record_event(event, **facts): record an event of the run."""
 
@@ -39,10 +42,10 @@ _DISTURBANCE_KINDS: Final = {
 
 
 class Dilated(NamedTuple):
-    """Dilation of time. factor: dilation factor. priced: whether NICs have costs in the profile."""
+    """Dilation of time. factor: dilation factor. is_priced: whether NICs have costs in the profile."""
 
     factor: int
-    priced: bool
+    is_priced: bool
 
 
 class MachinePart(NamedTuple):
@@ -163,7 +166,7 @@ class ScenarioPlayer:
         factor = dilated.factor
         self._slowed = partial(slow_fault, factor=factor)
         self._begin(
-            DilatedInjector(cluster, run, self._seconds, factor, priced=dilated.priced),
+            DilatedInjector(cluster, run, self._seconds, factor, is_priced=dilated.is_priced),
             cluster.state.layout,
             lambda: 0,
             lambda: max(0, time.monotonic_ns() - run.start_time) // factor,
@@ -258,7 +261,7 @@ class ScenarioPlayer:
         self._recorded.update(f"the rule {text!r} has never matched a frame" for _, text in rules)
         self._active[occurrence] = self._injector.begin(occurrence)
         self._record_event(
-            "fault begins", fault=occurrence.name, kind=occurrence.fault.kind, what=occurrence.fault.what,
+            FAULT_BEGINS, fault=occurrence.name, kind=occurrence.fault.kind, what=occurrence.fault.what,
             at=occurrence.begin, begun=started, in_force=self._now(),
         )  # fmt: skip
 
@@ -278,7 +281,7 @@ class ScenarioPlayer:
             active.lift(run_ended)
         had_effect = active.had_effect(counts)
         self._record_event(
-            "fault ends", fault=occurrence.name, kind=fault.kind, what=fault.what, begin=occurrence.begin, at=ended,
+            FAULT_ENDS, fault=occurrence.name, kind=fault.kind, what=fault.what, begin=occurrence.begin, at=ended,
             with_the_run=run_ended, counted=counts, had_effect=had_effect,
             **({"reason": active.reason} if active.reason else {}),
         )  # fmt: skip

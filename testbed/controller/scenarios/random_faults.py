@@ -37,7 +37,8 @@ _SECOND: Final = 1_000_000_000
 
 def draw_faults(random: RandomFaults, layout: Layout, seed: int, horizon: int) -> list[Fault]:
     """Draw random faults, in the order of their begins. seed: used if the scenario has none. horizon: end,
-    nanoseconds since the programs began; used if the scenario has none."""
+    nanoseconds since the programs began; used if the scenario has none. Raises NotFoundError if `on` names no suitable
+    element, MismatchError for too many faults."""
     stream = source(random.seed if random.seed is not None else seed, "random faults")
     nodes, links = _candidates(layout, random.on)
     faults: list[Fault] = []
@@ -49,7 +50,8 @@ def draw_faults(random: RandomFaults, layout: Layout, seed: int, horizon: int) -
 
 
 def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon: int) -> list[tuple[Restart, int, int]]:
-    """Draw the restarts of a churn, with their begins and ends. number: number of the churn in the scenario."""
+    """Draw the restarts of a churn, with their begins and ends. number: number of the churn in the scenario. Raises
+    NotFoundError, MismatchError for too many restarts."""
     stream = source(churn.seed if churn.seed is not None else seed, f"churn {number}")
     nodes = nodes_of(layout, churn.on)
     last = churn.to if churn.to is not None else churn.begin + churn.for_ if churn.for_ is not None else horizon
@@ -61,7 +63,7 @@ def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon:
 
 def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, count: int) -> Iterator[Fault]:
     """Yield a fault for each of `count` occurrences. With `pick`, targets are drawn for each occurrence. number: number of
-    the fault in the scenario."""
+    the fault in the scenario. Raises NotFoundError, MismatchError for a `pick` above the number of targets."""
     if not isinstance(fault, OnNodes | OnLinks) or fault.pick is None:
         yield from itertools.repeat(fault, count)
         return

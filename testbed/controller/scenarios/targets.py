@@ -113,8 +113,8 @@ def _ring_majority(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
 
 
 def decisive_counters(fault: Fault) -> tuple[str, ...]:
-    """Return the counters of a direction one of which rises if the fault has an effect; "frames" for impairments that affect
-    every frame. Empty: any counter."""
+    """Return the counters of a direction of which at least one rises if the fault has an effect; "frames" for impairments
+    that affect every frame. Empty: any counter."""
     if not isinstance(fault, Impair):
         return ()
     counter_of = {

@@ -38,7 +38,7 @@ class TimelineEvent:
 def occurrences_of(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> list[Occurrence]:
     """Return all occurrences in the order of their begins; those of equal begin in the order of the scenario. seed: for
     random parts without a seed of their own. horizon: maximum duration of the run, nanoseconds. Raises DescriptionError for
-    too many occurrences."""
+    too many occurrences or a `pick` above the number of targets, NotFoundError for an unknown name."""
     result: list[Occurrence] = []
     for number, fault in enumerate(scenario.faults):
         name = item("fault", number)

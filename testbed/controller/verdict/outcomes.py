@@ -19,7 +19,7 @@ from testbed.runtime.nodes.node_run import RunOutcome
 
 @dataclass(frozen=True, slots=True)
 class JudgedOutcome(RunOutcome):
-    """Outcome with a verdict. results: results of the programs, by node. reports: reports of their NICs, by node."""
+    """Outcome with a verdict. results: results of the programs, by rank name. reports: reports of their NICs, by node."""
 
     verdict: Verdict
 

@@ -259,7 +259,7 @@ def _direction_findings(
 
 
 def bucket_quantile(counts: Sequence[int], share: float) -> float:
-    """Return a quantile of values of which only the numbers of binary digits are known; interpolate within a power of two.
+    """Estimate a quantile of values from their numbers of binary digits, by interpolation within a power of two.
     counts: the n-th is the number of values with n binary digits."""
     rank, below = share * sum(counts), 0
     for digits, count in enumerate(counts):

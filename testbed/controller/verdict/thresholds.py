@@ -1,6 +1,7 @@
 """Table of thresholds: the deviations above which a finding is degraded or invalid.
 
-All grades of verdicts are determined here. A limit is an absolute value or a share of the configured value, whichever is
+Grades are determined here, except of findings that are always invalid, such as the loss of a machine, and of networks
+between machines. A limit is an absolute value or a share of the configured value, whichever is
 greater. The slow-machine factor multiplies limits that a machine can exceed merely because it is slow. For losses inside
 the emulator the limit is 0 on every machine.
 """

@@ -29,10 +29,10 @@ class Grade(Enum):
 class Finding:
     """A graded measurement.
 
-    what: name in the table of thresholds. link: for findings on a NIC, its node. link and direction are empty for findings
-    on the machine. asked: configured value, or None. measured: None if no measurement was possible. Both are in `unit`.
-    reason: a sentence, if the grade needs an explanation. interval: values that are compatible with the sample, at a level
-    of one in a million.
+    what: name of the measured quantity, or of a failed check. link: for findings on a NIC, its node; in a run on several
+    machines, also "machine NAME" or a pair of machines. link and direction are empty for findings on the only machine.
+    asked: configured value, or None. measured: None if no measurement was possible. Both are in `unit`. reason: a sentence,
+    if the grade needs an explanation. interval: values that are compatible with the sample, at a level of one in a million.
     """
 
     what: str

@@ -25,7 +25,7 @@ def events() -> RequestEvents:
 def test_handled_and_replied_requests_pass(events: RequestEvents) -> None:
     report = events.report()
     assert report.passed
-    assert report.messages == report.checks["replies"].checked == report.checks["content"].checked == 2
+    assert report.message_count == report.checks["replies"].checked == report.checks["content"].checked == 2
 
 
 def test_a_request_that_is_handled_twice_is_reported_with_both_places(events: RequestEvents) -> None:
@@ -153,7 +153,7 @@ def test_a_restarted_program_counts_from_the_beginning(events: RequestEvents) ->
     events.exchange(1)
     report = events.report()
     assert report.passed
-    assert report.messages == 3
+    assert report.message_count == 3
 
 
 def test_a_request_without_an_end_in_a_stuck_run_violates_progress(events: RequestEvents) -> None:
