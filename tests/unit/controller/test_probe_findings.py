@@ -103,10 +103,10 @@ def test_a_deviating_loss_invalidates_even_with_few_probes() -> None:
 
 def test_a_loss_with_another_explanation_is_undecided() -> None:
     result = result_with_loss(3_000, 2_400)
-    for explanation in ({"rules_active": True}, {"overflowed": 5}):
+    for explanation in ({"rules_active": True}, {"overflow_count": 5}):
         assert findings_of(LOSSY, result, **explanation)["loss"].grade is Grade.UNDECIDED
     assert findings_of(LOSSY, replace(result, overrun=1))["loss"].grade is Grade.UNDECIDED
-    approximate = findings_of(LOSSY, result, approximate="duplicate with loss")["loss"]
+    approximate = findings_of(LOSSY, result, approximations="duplicate with loss")["loss"]
     assert approximate.grade is Grade.DEGRADED
     assert "approximate" in approximate.reason
 
