@@ -109,7 +109,7 @@ def _source(name: str | None) -> _Source:
     store = Store()
     if name is not None and (os.sep in name or (name not in store.names() and os.path.isdir(name))):
         return _run(Path(name))
-    cluster = store.existing(name)
+    cluster = store.existing_name(name)
     directory = store.directory(cluster)
     handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # a restarted cluster has a new directory
     return _Source(

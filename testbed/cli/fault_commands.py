@@ -93,7 +93,7 @@ def inject_command(
     When the command returns, the next frame offered meets the impairment.
     """
     from testbed.cluster.faults import fault_injection
-    from testbed.cluster.records.paths import example, round_trip
+    from testbed.cluster.records.paths import example_pair, round_trip
     from testbed.spec.elements import Impairments
 
     store, cluster = _running(name)
@@ -113,7 +113,7 @@ def inject_command(
         direction=direction,
         seconds=seconds_of(duration),
     )
-    pair = example(injected.state, injected.injection.links)
+    pair = example_pair(injected.state, injected.injection.links)
     trip = round_trip(injected.state, *pair) if pair is not None else None
     _print_injected(cluster, injected, as_json, trip)
 
@@ -123,7 +123,7 @@ def _running(cluster: str | None) -> tuple[Store, str]:
     from testbed.cluster.records.state import Store
 
     store = Store()
-    return store, store.existing(cluster)
+    return store, store.existing_name(cluster)
 
 
 def _absolute(path: str) -> str:

@@ -198,7 +198,7 @@ def down_command(cluster: str | None, name: str | None, grace: float, all_cluste
     if all_clusters and requested is not None:
         raise click.UsageError("--all and a cluster's name exclude each other")
     store = Store()
-    names = store.names() if all_clusters else [store.existing(requested)]
+    names = store.names() if all_clusters else [store.existing_name(requested)]
     with step_progress("taking down " + ", ".join(names)) as progress:
         for number, cluster_name in enumerate(names):
             progress(number, len(names))

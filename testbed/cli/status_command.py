@@ -32,7 +32,7 @@ def status_command(cluster: str | None, name: str | None, as_json: bool) -> None
     from testbed.cluster.records.status import status
 
     store, requested = Store(), cluster_named(cluster, name)
-    names = [store.existing(requested)] if requested is not None else store.names()
+    names = [store.existing_name(requested)] if requested is not None else store.names()
     statuses: list[ClusterStatus] = []
     failures: list[TestbedError] = []
     for cluster_name in names:

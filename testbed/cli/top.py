@@ -80,7 +80,7 @@ def watch_in_terminal(sampler: Sampler, interval: float, command_prefix: Sequenc
 def _check_name(store: Store, requested: str | None) -> None:
     """Raise NotFoundError for an unknown or ambiguous name. A view waits only if no cluster is up."""
     if requested is not None or store.names():
-        store.existing(requested)
+        store.existing_name(requested)
 
 
 def check_web_options(web: bool, once: bool, as_json: bool, port: int | None) -> None:
@@ -118,7 +118,7 @@ def is_terminal() -> bool:
 def _print_once(store: Store, name: str | None, seconds: float, *, as_json: bool) -> None:
     from testbed.observe.live.snapshots import SnapshotSampler
 
-    sampler = SnapshotSampler(store, store.existing(name))
+    sampler = SnapshotSampler(store, store.existing_name(name))
     try:
         print_snapshot(sampler, seconds, as_json=as_json)
     finally:

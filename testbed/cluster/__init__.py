@@ -1,2 +1,2 @@
-"""The life of a cluster: plan, bring up, converge, run programs, take down, collect garbage; its state and its
+"""Clusters on this machine: plan, bring up, converge, run programs, take down, collect garbage; their state and
 services."""

@@ -44,16 +44,16 @@ class Cluster(Description):
     ) -> RunningCluster:
         """Bring the cluster up.
 
-        It ends with ``down()``, with the ``with`` block, or with this process, even if that is killed. With `keep`,
-        it stays until it is taken down, like a cluster from the command line; a cluster that is already up is
-        converged.
+        The cluster ends with ``down()``, with the ``with`` block, or with this process, even if the process is killed.
+        With `keep`, it stays until it is taken down, like a cluster from the command line, and a running cluster of that
+        name and origin is converged.
 
-        name: default: the description's name; without `keep`, this process's number is appended so that parallel tests
-        do not collide. origin: with `keep`, distinguishes this cluster from others of the same name, usually its file;
-        default: this program's path. datapath: datapath of impaired links; by default, the best datapath available. fates: a
-        file to which the relay appends every fate that is not a pass, for replay by `inject`; unless a datapath is
-        requested, the relay then forwards all impaired links. progress: called with the numbers of operations done and in
-        total.
+        name: default: the description's name; without `keep`, the process id and a counter are appended so that
+        parallel tests do not collide. origin: with `keep`, distinguishes this cluster from others of the same name,
+        usually its file; default: this program's path. datapath: datapath of impaired links; by default, the best
+        datapath available. fates: a file to which the relay appends every fate that is not a pass, for replay by
+        `inject`; unless a datapath is requested, the relay then forwards all impaired links. progress: called with the
+        numbers of operations done and in total; only as root.
 
         Raises TestbedError: UnsupportedError before anything changes, ConflictError for a name in use, KernelError
         after a failure that was rolled back.

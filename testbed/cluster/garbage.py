@@ -1,8 +1,8 @@
 """Garbage collection: remove clusters that have lost their owner, and nothing else.
 
-Clusters that another command is changing are skipped. So are clusters that depend on a process of another pid namespace,
-and those whose owner is of another boot or pid namespace while processes run in them: it cannot be determined whether that
-process is alive.
+Skipped are clusters that another command is changing, clusters that depend on a process of another pid namespace, and
+clusters with running processes whose owner is of another boot or pid namespace: it cannot be determined whether such an
+owner is alive.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from testbed.kernel.userns import is_root
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result for an inspected object. what: kind and name of the object. removed: whether it was removed. reason: why it was
-    removed or kept."""
+    """Result for an inspected object. what: kind and name of the object. reason: why the object was removed or kept."""
 
     what: str
     removed: bool
@@ -35,12 +34,12 @@ def collect(store: Store) -> list[Finding]:
     """Remove everything that has lost its owner; report all inspected objects, except those in normal use."""
     findings: list[Finding] = []
     for name in store.names():
-        findings += _cluster(store, name)
+        findings += _collect_cluster(store, name)
     if is_root():
         cluster_names = set(store.names())
-        findings += _named_namespaces(cluster_names)
-        findings += _unnamed_namespaces(cluster_names)
-        findings += _groups(store)
+        findings += _collect_named_namespaces(cluster_names)
+        findings += _collect_unnamed_namespaces(cluster_names)
+        findings += _collect_groups(store)
     findings += [
         Finding(f"directory {path}", True, f"process {owner.pid} that made it has ended")
         for path, owner in collect_temporary()
@@ -49,7 +48,7 @@ def collect(store: Store) -> list[Finding]:
     return findings
 
 
-def _cluster(store: Store, name: str) -> Iterator[Finding]:
+def _collect_cluster(store: Store, name: str) -> Iterator[Finding]:
     what = f"cluster {name}"
     try:
         with store.locked(name, timeout=0):
@@ -59,12 +58,14 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
                 state = None
             if state is None:
                 removal.remove_unknown(store, name)
-                yield Finding(what, True, "it has no state that can be read")
+                yield Finding(what, True, "its state is missing or unreadable")
             elif not state.abandoned:
                 if state.phase == "changing":
                     yield Finding(what, False, "a change of it was interrupted: 'testbed up' repairs it")
             elif not state.owner.is_local and processes.inside(set(state.inodes.values())):
-                yield Finding(what, False, f"it was made in another {_elsewhere(state.owner)} and processes live in it")
+                yield Finding(
+                    what, False, f"it was made in another {_foreign_scope(state.owner)} and processes run in it"
+                )
             else:
                 removal.remove(store, state)
                 removal.end_holder(state)
@@ -77,11 +78,12 @@ def _cluster(store: Store, name: str) -> Iterator[Finding]:
         yield Finding(what, False, f"it cannot be removed: {reason_of(error) if isinstance(error, OSError) else error}")
 
 
-def _elsewhere(owner: processes.Identity) -> str:
+def _foreign_scope(owner: processes.Identity) -> str:
+    """Return what a process of another boot or pid namespace does not share with this one."""
     return "boot" if owner.boot != processes.boot_id() else "pid namespace"
 
 
-def _named_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
+def _collect_named_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
     """Remove the testbed's names in /run/netns whose cluster has no state."""
     for name in namespaces.names():
         if namespace_names.cluster_of(name) in cluster_names:
@@ -97,15 +99,15 @@ def _named_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
             continue
         inode = os.stat(path).st_ino
         if mark.owner.is_alive:
-            yield Finding(what, False, f"its cluster has no state, but process {mark.owner.pid} that made it lives")
+            yield Finding(what, False, f"its cluster has no state, but process {mark.owner.pid} that made it is alive")
         elif not mark.owner.is_local and processes.inside([inode]):
-            yield Finding(what, False, f"it was made in another {_elsewhere(mark.owner)} and processes live in it")
+            yield Finding(what, False, f"it was made in another {_foreign_scope(mark.owner)} and processes run in it")
         else:
             removal.remove_name(name)
             yield Finding(what, True, "its cluster has no state")
 
 
-def _unnamed_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
+def _collect_unnamed_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
     """Remove unnamed namespaces that programs keep alive after the owner of their cluster has ended."""
     inspected = {os.stat("/proc/self/ns/net").st_ino}
     for pid in processes.all_pids():
@@ -131,11 +133,11 @@ def _unnamed_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
 def _alias_at(pid: int) -> str:
     try:
         return namespaces.alias_of(f"/proc/{pid}/ns/net")
-    except OSError:  # it has ended, or permission is denied
+    except OSError:  # the process has ended, or permission is denied
         return ""
 
 
-def _groups(store: Store) -> Iterator[Finding]:
+def _collect_groups(store: Store) -> Iterator[Finding]:
     """Remove control groups whose cluster has no state.
 
     A group does not record its creator, so processes in a group are not ended; programs in nodes were ended with their
@@ -144,12 +146,12 @@ def _groups(store: Store) -> Iterator[Finding]:
     for cluster in sorted(cgroups.clusters() - set(store.names())):
         if any(
             namespace_names.cluster_of(name) == cluster for name in namespaces.names()
-        ):  # skipped and reported by _named_namespaces
+        ):  # skipped and reported by _collect_named_namespaces
             continue
         with contextlib.suppress(TestbedError), store.locked(cluster, timeout=0):  # another command may be creating it
             if store.read(cluster) is not None:
                 continue
             for group in cgroups.groups_of(cluster):
                 is_removed = cgroups.remove(group)
-                reason = "its cluster has no state" + ("" if is_removed else ", but processes live in it")
+                reason = "its cluster has no state" + ("" if is_removed else ", but processes run in it")
                 yield Finding(f"cgroup {group.name}", is_removed, reason)

@@ -41,9 +41,10 @@ from testbed.runtime import event_log
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
-    """Result of a change: the resulting state, and the operations (of a dry run: those that would be executed).
+    """Result of a change.
 
-    changed: whether the cluster was up with another layout. There may be no operations: the relay applies impairments.
+    operations: the executed kernel operations; of a dry run, those that would be executed. There may be none, since the
+    relay applies impairments. changed: whether the cluster was up with another layout.
     """
 
     state: State
@@ -59,10 +60,12 @@ def up(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> ApplyResult:
-    """Bring a cluster up, or converge the cluster of that name to the layout.
+    """Bring a cluster up, or converge the running cluster of that name to the layout.
 
-    The change succeeds completely or is rolled back; KernelError names the operation that failed and why. Raises
-    ConflictError if the name belongs to a cluster of another file and `replace_other` is not set.
+    replace_other: remove a cluster of that name from another file first. dry_run: plan only. progress: called after each
+    operation. The change succeeds completely or is rolled back. Raises UnsupportedError before anything changes;
+    ConflictError if the name belongs to another cluster that may not be replaced; KernelError with the operation that
+    failed and the reason.
     """
     check_supported(desired.layout, desired.asked)
     with (
@@ -71,7 +74,7 @@ def up(
         store.locked(desired.name, LOCK_TIMEOUT),
     ):
         has_state = store.read(desired.name) is not None
-        before = _convergeable(store, desired, replace_other=replace_other, dry_run=dry_run)
+        before = _state_to_converge(store, desired, replace_other=replace_other, dry_run=dry_run)
         _refuse_taken_names(desired, has_state)
         injected = follow_layout(before.layout, desired.layout, before.injected) if before else ()
         decisions = decide_links(store, desired, injected)
@@ -107,14 +110,14 @@ def _record_dropped(store: Store, before: State | None, kept: tuple[Injection, .
             )
 
 
-def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -> ApplyResult:
-    """Inject into a running cluster, or heal it.
+def alter(store: Store, name: str, edit: InjectionEdit, share: SharingEdit = current_sharing) -> ApplyResult:
+    """Change the injections or the NIC sharing of a running cluster.
 
     edit: maps the state to its new injections. share: maps the state to its new NIC sharing. An exception from either
     cancels the change. A change that fails is rolled back. Raises NotFoundError, ConflictError, KernelError, and the errors
-    of `decide`.
+    of `decide_links`.
     """
-    store.existing(name)  # the lock would make its directory
+    store.existing_name(name)  # raises for an unknown cluster, whose directory the lock would create
     with store.locked(name, LOCK_TIMEOUT):
         before = store.choose(name)
         if before.end_reason:
@@ -131,7 +134,7 @@ def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -
                 operations, state = apply_change(store, desired, state, before, decisions, no_progress)
             elif (cables := cuts.apply_alone(store, state, before, decisions)) is not None:
                 operations, state = _finish(store, before, state, decisions, cables)
-            elif cuts.is_for_relay_alone(store, before, decisions):
+            elif cuts.is_relay_only(store, before, decisions):
                 store.write(state)
                 operations, state = _finish(store, before, state, decisions, [])
             else:
@@ -145,15 +148,15 @@ def alter(store: Store, name: str, edit: Edit, share: Share = current_sharing) -
     return ApplyResult(state, tuple(operations))
 
 
-Edit = Callable[[State], tuple[Injection, ...]]
+InjectionEdit = Callable[[State], tuple[Injection, ...]]
 """Maps a state to its new injections."""
 
-Share = Callable[[State], SharedNics | None]
+SharingEdit = Callable[[State], SharedNics | None]
 """Maps a state to its new NIC sharing."""
 
 
 def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
-    """Lift injections; return them. numbers: none: all injections."""
+    """Lift the injections with these numbers, or all if none is given; return them."""
     lifted: list[Injection] = []
 
     def lift(state: State) -> tuple[Injection, ...]:
@@ -170,13 +173,14 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
 
 
 def stop_sharing(store: Store, name: str) -> None:
-    """End a sharing of NICs whose owner has ended."""
+    """End the sharing of NICs after its owner has ended."""
+    # `current_sharing`, the default of `share`, drops it.
     alter(store, name, lambda state: state.injected)
 
 
-def _convergeable(store: Store, desired: DesiredState, *, replace_other: bool, dry_run: bool) -> State | None:
-    """Return the existing cluster of that name if it can be converged; None if there is none, after the removal of an
-    abandoned or replaced one. Raises ConflictError."""
+def _state_to_converge(store: Store, desired: DesiredState, *, replace_other: bool, dry_run: bool) -> State | None:
+    """Return the state of the cluster of that name if it can be converged; None if there is none. An abandoned or replaced
+    cluster is removed first, except in a dry run. Raises ConflictError."""
     state = store.read(desired.name)
     if state is None:
         return None
@@ -203,7 +207,8 @@ def _convergeable(store: Store, desired: DesiredState, *, replace_other: bool, d
 def _refuse_taken_names(desired: DesiredState, has_state: bool) -> None:
     """Raise ConflictError, before anything is created, if the name of a namespace is taken.
 
-    has_state: the cluster had a state: namespaces with its mark are its own, or would have been removed first (dry run).
+    has_state: whether the cluster had a state. Namespaces with its mark are then its own, or, in a dry run, would have been
+    removed first.
     """
     if not has_named_namespaces(desired):
         return

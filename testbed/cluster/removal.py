@@ -1,4 +1,4 @@
-"""Remove a cluster or its remains: processes, namespaces, groups, namespace holder and state, in this order."""
+"""Remove a cluster or its remains: processes, cgroups, namespace names, namespace holder and state, in this order."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ def down(store: Store, name: str, grace: float = GRACE) -> None:
 
 
 def _record_removal(store: Store, state: State) -> None:
-    """Record that a cluster is in removal. On a full disk its state goes instead; after an interruption, `remove_unknown`
-    finds the rest by its marks."""
+    """Record that a cluster is being removed.
+
+    If the disk is full, remove the state file instead: after an interruption, `remove_unknown` finds the remaining objects
+    by their marks.
+    """
     try:
         store.write(replace(state, phase="removing"))
     except OSError as error:
@@ -50,15 +53,16 @@ def _record_removal(store: Store, state: State) -> None:
 
 
 def _remover(state: State) -> processes.Identity:
-    """Return the owner during removal: this process; a held cluster keeps its owner, whose death also removes it."""
+    """Return the owner during removal: this process. A held cluster keeps its owner, whose death also removes it."""
     return processes.identity() if state.lasting else state.owner
 
 
 def remove(store: Store, state: State, grace: float = GRACE) -> None:
     """Remove a cluster whose lock is held. Objects without its mark stay, whatever their names.
 
-    The state is removed last, so that an interrupted removal can be resumed, and the directory with the release of the lock.
-    Call `end_holder` afterwards for a held cluster; until then, its holder completes the removal if this process dies.
+    The state file is removed last, so that an interrupted removal can be resumed; the release of the lock removes the
+    directory. Call `end_holder` afterwards for a held cluster: until then, its holder completes the removal if the
+    cluster's owner dies.
     """
     if state.phase != "removing":
         _record_removal(store, state)
@@ -72,21 +76,27 @@ def remove(store: Store, state: State, grace: float = GRACE) -> None:
 
 
 def _end_services(directory: Path) -> None:
-    """End supervisor, relay and agents. Without the orders, and with a state in removal, they do not restart each other."""
+    """End supervisor, relay and agents.
+
+    They do not restart each other, since the orders are removed and the state is in phase "removing".
+    """
     remove_file(RelayPaths(directory).orders)
     end_all(directory)
 
 
 def _remove_tunnels(state: State) -> None:
-    """Remove the tunnels to other machines. The kernel destroys a namespace some time after its name is gone, and until then
-    the cluster that comes next could not use the same VXLAN ids."""
+    """Remove the tunnels to other machines.
+
+    The kernel destroys a namespace some time after its name is removed, and the next cluster could not use its VXLAN ids
+    until then.
+    """
     from testbed.cluster.plan.veth_wiring import Wiring
     from testbed.kernel import netlink_messages, rtnl_dump
     from testbed.kernel.netlink import RouteSocket
 
     for key in sorted({key for key, _ in Wiring.of(state.layout, state.datapaths).tunnels}):
         path = state.namespaces.get(key, "")
-        if not _has_mark(path, state.name):  # not made, or an earlier, interrupted removal has removed it
+        if not _has_mark(path, state.name):  # never made, or removed by an earlier, interrupted removal
             continue
         with namespaces.inside(path), contextlib.closing(RouteSocket()) as route:
             tunnels = [interface.index for interface in rtnl_dump.interfaces(route) if interface.kind == "vxlan"]
@@ -108,8 +118,10 @@ def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
 
 
 def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: float, *, named: bool) -> None:
-    """End a cluster's programs, and remove its groups and namespace names. inodes: inodes of the recorded namespaces. named:
-    whether the namespaces may have names."""
+    """End a cluster's programs, and remove its cgroups and namespace names.
+
+    inodes: inodes of the recorded namespaces. named: whether the namespaces may have names.
+    """
     names = own_names(cluster) if named else []
     paths = [str(namespaces.NAMES / name) for name in names]
     named_inodes = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}

@@ -71,7 +71,7 @@ class RunningNode:
         command: the program and its arguments (no shell). timeout: seconds; None: no limit. input: text for standard
         input, which is empty by default. env: variables added to this process's and the node's. check: raise
         CommandError on a non-zero exit code. Raises CommandTimeoutError on timeout, after killing the program and all that
-        it has started. Programs in the background of one that has ended by itself end with the cluster.
+        it has started. If the program ends by itself, its background processes run until the cluster ends.
         """
         __tracebackhide__ = True
         node_programs.check_command(command)
@@ -92,7 +92,7 @@ class RunningNode:
                 processes.end_session(process.pid)
                 raise CommandTimeoutError(
                     f"{self.name}: {' '.join(command)} was still running after {timeout:g} s and has been killed",
-                    (error.stdout or b"").decode(errors="replace"),  # bytes, also where the pipes are text
+                    (error.stdout or b"").decode(errors="replace"),  # bytes even with text=True
                     (error.stderr or b"").decode(errors="replace"),
                 ) from error
             except BaseException:
@@ -112,7 +112,8 @@ class RunningNode:
         stdout: int | None = None,
         stderr: int | None = None,
     ) -> subprocess.Popen[str]:
-        """Start a program in the node and return at once. It ends no later than the cluster."""
+        """Start a program in the node without waiting for it. It ends no later than the cluster. For arguments see `run` and
+        `subprocess.Popen`."""
         __tracebackhide__ = True
         node_programs.check_command(command)
         node_context = node_programs.node_context(self._store, self._state, self.name)
@@ -124,7 +125,7 @@ class RunningNode:
 
             cluster["n1"].connection.run("hostname")
 
-        The connection closes with the cluster, or by its own `close`, and reopens on use. Needs root. Raises as
+        The connection closes with the cluster or by its `close`, and reopens on use. Needs root. Raises the errors of
         `secure_shell.ensure`.
         """
         if self._connection is None:
@@ -141,7 +142,7 @@ class RunningNode:
 
 
 class Fault:
-    """An injected fault. It ends with `lift`, the ``with`` block, ``heal``, or when its time is over."""
+    """An injected fault. It ends with `lift`, the ``with`` block, `RunningCluster.heal`, or when its time is over."""
 
     def __init__(self, store: Store, cluster: str, number: int, what: str) -> None:
         self._store = store
@@ -225,8 +226,8 @@ class RunningCluster:
 
         target: a node or switch (all its links), a link, or "all". direction: "out" of the node or "in", or "a-b" by
         the names of the ends; default: both. replay: a log of fates that replaces random decisions. seconds: time after
-        which the fault heals by itself. The injection applies to the first frame offered after this returns. Raises
-        NotFoundError, DescriptionError, RuleError, UnsupportedError.
+        which the fault heals by itself; 0: never. The injection applies to the first frame offered after this returns.
+        Raises NotFoundError, DescriptionError, RuleError, UnsupportedError.
         """
         from testbed.spec.elements import Impairments  # parses; most programs never inject
 
@@ -246,20 +247,22 @@ class RunningCluster:
         )
 
     def cut(self, target: str, seconds: float = 0) -> Fault:
-        """Take links down, as if their cables were pulled. target: as for `inject`."""
+        """Take links down, as if their cables were pulled. target, seconds: as for `inject`."""
         return self._fault(fault_injection.cut(self._store, self.name, target, seconds))
 
     def partition(self, *groups: Sequence[str], seconds: float = 0) -> Fault:
-        """Block all traffic between groups of nodes: ``cluster.partition(["n1", "n2"], ["n3"])``."""
+        """Block all traffic between groups of nodes: ``cluster.partition(["n1", "n2"], ["n3"])``. seconds: as for
+        `inject`."""
         return self._fault(fault_injection.partition(self._store, self.name, groups, seconds))
 
     def load_processor(self, node: str, share: float, seconds: float = 0) -> Fault:
-        """Use up a share of a node's processors. share: 0.5 is half of a processor."""
+        """Use up processor time on a node. share: 0.5 is half of a processor, 2 is two processors. seconds: as for
+        `inject`."""
         return self._fault(fault_injection.load_processor(self._store, self.name, node, share, seconds))
 
     def load_link(self, senders: Sequence[str], receiver: str, rate: str | int, seconds: float = 0) -> Fault:
-        """Send datagrams from several nodes to one. rate: rate of each sender, such as "100mbit". senders: empty: all other
-        nodes (incast)."""
+        """Send UDP datagrams from several nodes to one. senders: empty: all other nodes (incast). rate: of each sender, such
+        as "100mbit". seconds: as for `inject`."""
         return self._fault(
             fault_injection.load_link(self._store, self.name, senders, receiver, parse_rate(rate), seconds)
         )
@@ -285,7 +288,7 @@ class RunningCluster:
     def ssh(self) -> Path:
         """Run an sshd in every node; return the path of the client configuration (``ssh -F PATH n1``).
 
-        Inside the nodes, ``ssh n2`` is enough. Raises as `secure_shell.ensure`.
+        Inside the nodes, ``ssh n2`` is enough. Raises the errors of `secure_shell.ensure`.
         """
         from testbed.cluster.access import secure_shell
 
@@ -296,8 +299,8 @@ class RunningCluster:
 
             cluster.group("n1", "n2").run("uptime")
 
-        threads: run in parallel (ThreadingGroup) instead of in sequence (SerialGroup). Raises NotFoundError, and as
-        `RunningNode.connection`.
+        threads: run in parallel (ThreadingGroup) instead of in sequence (SerialGroup). Raises NotFoundError, and
+        the errors of `RunningNode.connection`.
         """
         from testbed.cluster.access import secure_shell
         from testbed.ssh.node_connections import group

@@ -34,8 +34,11 @@ def bring_up(
     asked: ConfiguredDatapath = "auto",
     log: str = "",
 ) -> ApplyResult:
-    """Bring a cluster up or converge it. For arguments see `DesiredState` and `lifecycle.up`, whose errors it raises; also
-    raises DescriptionError for an unknown datapath."""
+    """Bring a cluster up or converge it.
+
+    For arguments see `DesiredState` and `lifecycle.up`; `progress` is only called as root. Raises the errors of
+    `lifecycle.up`, and DescriptionError for an unknown datapath.
+    """
     if asked not in get_args(ConfiguredDatapath):
         raise DescriptionError(name, [Problem("datapath", repr(asked), ", ".join(get_args(ConfiguredDatapath)))])
     if not os.path.isfile(origin):
@@ -63,9 +66,9 @@ def bring_up(
 
 
 def former_names(store: Store, layout: Layout, origin: str) -> list[str]:
-    """List the running clusters of this file whose name the file had before. origin: path of the file.
+    """List the running clusters that a file brought up under an earlier name of its description.
 
-    Clusters whose name was chosen on the command line are not included.
+    origin: path of the file. Clusters whose name was chosen on the command line are not included.
     """
     if not os.path.isfile(origin):
         return []
@@ -88,10 +91,10 @@ def read_if_possible(store: Store, name: str) -> State | None:
 
 
 def _with_absolute_files(layout: Layout) -> Layout:
-    """Make the paths of tables and traces absolute.
+    """Make the paths of jitter tables and rate traces absolute.
 
-    In a description made in Python, paths are relative to the working directory; later changes, such as those of the
-    supervisor, run in other directories.
+    In a description made in Python, paths are relative to the working directory, and later changes, such as those of the
+    supervisor, are made by processes with other working directories.
     """
 
     def with_absolute_paths(impairment: Impairment) -> Impairment:

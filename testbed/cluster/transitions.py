@@ -44,8 +44,8 @@ from testbed.spec.layout import ConfiguredDatapath, Layout, Node
 
 Progress = Callable[[int, int], None]  # operations done, operations in total
 
-_FOR_EVERYBODY: Final = 0o644
-"""Mode of files that programs of all users in the nodes read."""
+_WORLD_READABLE: Final = 0o644
+"""Mode of files that programs of any user in the nodes can read."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -73,8 +73,10 @@ class DesiredState:
 
 
 def running_state(state: State, owner: Identity, applied: Layout) -> DesiredState:
-    """Return the desired state that matches a running cluster. applied: the layout of the last change, which may have
-    failed."""
+    """Return the desired state that matches a running cluster.
+
+    owner: the process that will own it. applied: the layout of the last change, which may have failed.
+    """
     named = state.namespaces.get(namespace_names.WIRE, "").startswith(f"{namespaces.NAMES}/")
     return DesiredState(
         state.name,
@@ -116,15 +118,19 @@ def intended_state(
         log=desired.log,
         injected=injected,
         issued=before.issued if before else 0,
-        datapaths={link: service.datapath for link, service in decisions.link_services.items() if service.spliced},
+        datapaths={
+            link: service.datapath for link, service in decisions.link_services.items() if not service.is_direct
+        },
         notes=decisions.notes,
         nics=current_sharing(before) if before else None,
     )
 
 
 def _base_directory(origin: str) -> Path:
-    """Return the directory for relative paths in a description: that of its file, or the working directory, which may have
-    been removed if nothing is in it."""
+    """Return the directory to which relative paths in a description refer: its file's, or the working directory.
+
+    The working directory is returned as ".", since `Path.cwd` would fail after its removal.
+    """
     return Path(origin).parent if os.path.isfile(origin) else Path()
 
 
@@ -135,13 +141,13 @@ def decide_links(store: Store, desired: DesiredState, injected: tuple[Injection,
 
 
 def has_named_namespaces(desired: DesiredState) -> bool:
-    """Whether namespaces get names: those of a lasting cluster in /run/netns, those of a rootless one in its holder's mount
-    namespace."""
+    """Whether namespaces get names in /run/netns: the machine's for a lasting cluster of root, that of the holder's mount
+    namespace for a rootless cluster."""
     return desired.lasting or desired.holder is not None
 
 
 def namespace_keys(layout: Layout) -> list[str]:
-    """Return the keys of a cluster's namespaces."""
+    """Return the keys of a cluster's namespaces: the wire namespace's, then one for each node."""
     return [namespace_names.WIRE, *(node.name for node in layout.nodes)]
 
 
@@ -181,8 +187,8 @@ def existing_state(executor: NetlinkExecutor, desired: DesiredState, before: Sta
 
 
 def _recorded_services(state: State) -> LinkServices:
-    """Derive the services of a recorded state's links, if the kernel impairs any; empty if that fails, since a file that
-    they need is missing."""
+    """Derive the services of a recorded state's links if the kernel impairs any, otherwise none. None either if a file
+    that the impairments need is missing."""
     if {"netem", "tc"}.isdisjoint(state.datapaths.values()):
         return {}
     with suppress(TestbedError):
@@ -191,8 +197,10 @@ def _recorded_services(state: State) -> LinkServices:
 
 
 def _limits(desired: DesiredState) -> dict[str, tuple[float, int]]:
-    """Read the kernel's limits, by node. A limit that equals the desired one, rounded by the kernel, is returned
-    unrounded."""
+    """Read the nodes' cgroup limits (processor share, memory), by node.
+
+    Limits that equal the desired ones after the kernel's rounding are returned unrounded.
+    """
     desired_limits = {node.name: (node.cpu_share, node.memory) for node in desired.layout.nodes}
     limits_by_node = {}
     for group in cgroups.groups_of(desired.name):
@@ -213,8 +221,8 @@ def apply_change(
 ) -> tuple[list[Operation], State]:
     """Apply a change and write its states; return the operations and the resulting state.
 
-    state: the intended state, see `intended_state`. before: the recorded state, or None. holder_client: gets the
-    descriptors of namespaces without names.
+    state: the intended state, see `intended_state`. before: the recorded state, or None. progress: called after each
+    operation. holder_client: receives the descriptors of namespaces without names.
     """
     store.write(state)
     _write_node_files(store, state)
@@ -230,14 +238,14 @@ def apply_change(
             no_gso,
             keeps_settings=desired.keeps_settings,
         )
-        replugging = relay_client.Replugging(store, executor, before, state, decisions.orders)
+        datapath_change = relay_client.DatapathChange(store, executor, before, state, decisions.orders)
         with _names_ready() if has_named_namespaces(desired) else nullcontext():
             divert_at = _start_of_final(operations, len(operations), (AwaitCarrier, Divert))
             remove_at = _start_of_final(operations, divert_at, RemoveDevice)
             taps = [at for at, operation in enumerate(operations) if isinstance(operation, Undivert) and operation.tap]
             release_at = min([remove_at, *taps])
             executor.apply(operations[:release_at], lambda done: progress(done, len(operations)))
-            replugging.release()
+            datapath_change.release()
             executor.apply(operations[release_at:divert_at], lambda done: progress(release_at + done, len(operations)))
         paths, holder = executor.paths, state.holder
         if holder_client is not None:
@@ -247,7 +255,7 @@ def apply_change(
         relay_client.engage(store, state, decisions.orders)
         executor.apply(operations[divert_at:], lambda done: progress(divert_at + done, len(operations)))
         executor.await_link_watch(operations)
-        replugging.record_events(executor.early, executor.lost)
+        datapath_change.record_events(executor.early, executor.lost)
     store.write(state)
     return operations, state
 
@@ -283,8 +291,10 @@ def is_namespace_at(path: str, inode: int) -> bool:
 
 
 def roll_back(store: Store, state: State, before: State | None, error: BaseException) -> None:
-    """Restore the previous state after a failure, or remove the cluster if there was none. Raises KernelError if that fails,
-    too."""
+    """Restore the previous state after a failed change, or remove the cluster if there was none.
+
+    state: the intended state of the change. error: why it failed. Raises KernelError if the rollback fails, too.
+    """
     try:
         if before is None:
             removal.remove(store, state, grace=0)
@@ -307,8 +317,10 @@ def roll_back(store: Store, state: State, before: State | None, error: BaseExcep
 
 @contextmanager
 def _names_ready() -> Iterator[None]:
-    """Set /run/netns up, and keep it while names are made: a concurrent `down`, also of a cluster under another state root,
-    may try to remove it."""
+    """Set up /run/netns, and keep it for the duration of the block, in which names are made.
+
+    A concurrent `down`, even of a cluster under another state root, would remove it while it is empty.
+    """
     while True:
         if not namespaces.names_ready():
             with names_locked(exclusive=True):
@@ -321,16 +333,18 @@ def _names_ready() -> Iterator[None]:
 
 
 def _write_node_files(store: Store, state: State) -> None:
-    """Write the files that programs in the nodes see, and make their private directories; remove files of earlier
-    layouts. A private directory stays until the cluster is removed: running programs may have it."""
+    """Write the files that programs in the nodes see, and make their private directories; remove files of earlier layouts.
+
+    A private directory stays until the cluster is removed, since running programs may have it mounted.
+    """
     directory = store.directory(state.name)
-    write_in_place(directory / "hosts", _hosts(state.layout), _FOR_EVERYBODY)
+    write_in_place(directory / "hosts", _hosts(state.layout), _WORLD_READABLE)
     for node in state.layout.nodes:
         for target, content in node.files.items():
             source = directory / file_source(node.name, target)
             for parent in (source.parent.parent, source.parent):
                 make_directory(parent)
-            write_in_place(source, content, _FOR_EVERYBODY)
+            write_in_place(source, content, _WORLD_READABLE)
         for target in node.private_directories:
             _make_private_directory(directory / directory_source(node.name, target), node, target)
     sources = {file_source(node.name, target) for node in state.layout.nodes for target in node.files}
@@ -340,8 +354,11 @@ def _write_node_files(store: Store, state: State) -> None:
 
 
 def _make_private_directory(source: Path, node: Node, target: str) -> None:
-    """Make the directory that programs see at `target`, with the mode of the machine's, unless it exists. Files and private
-    directories that the node has in it get their places now: later, its programs may have put links there."""
+    """Make the directory that programs see at `target`, with the mode of the machine's directory, unless it exists.
+
+    Mount points for the node's files and private directories in it are made now: later, the node's programs may have put
+    symbolic links there.
+    """
     for parent in (source.parent.parent, source.parent):
         make_directory(parent)
     if not make_directory(source):
@@ -353,13 +370,13 @@ def _make_private_directory(source: Path, node: Node, target: str) -> None:
             (source / inner.removeprefix(prefix)).mkdir(parents=True, exist_ok=True)
     for inner in node.files:
         if inner.startswith(prefix):
-            place = source / inner.removeprefix(prefix)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.touch()
+            mount_point = source / inner.removeprefix(prefix)
+            mount_point.parent.mkdir(parents=True, exist_ok=True)
+            mount_point.touch()
 
 
 def _hosts(layout: Layout) -> str:
-    """Return the content of /etc/hosts."""
+    """Return the content of the nodes' /etc/hosts."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     for node in layout.part.nodes if layout.part is not None else layout.nodes:
         addresses = [address.partition("/")[0] for nic in node.nics for address in nic.addresses]

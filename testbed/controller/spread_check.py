@@ -134,7 +134,7 @@ def _probed_directions(state: SpreadState, links: Sequence[str] | None) -> list[
         for direction in BOTH:
             force = in_force(link, direction, state.injected)
             down = is_down(link, state.injected)
-            if links is None and not (down or force.whole):
+            if links is None and not (down or force.complete):
                 continue
             ends = ((a, link.a), (b, link.b)) if direction == "forward" else ((b, link.b), (a, link.a))
             impairment = replace(force.impairment, delay=max(force.impairment.delay, tunnel.delay))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Unpack, cast
 
-from testbed.cluster.faults.injections import places
+from testbed.cluster.faults.injections import select_directions
 from testbed.cluster.records.state import Store
 from testbed.controller.assertions.sequential import reachability_test, until_sure
 from testbed.controller.assertions.shares import required_probes
@@ -83,7 +83,7 @@ def apply_overlays(description: Cluster, overlays: Iterable[Overlay], seed: int 
     numbers = {link.name: number for number, link in enumerate(layout.links)}
     links = list(description.links)
     for overlay in overlays:
-        for name, direction in places(layout, overlay.target, overlay.direction):
+        for name, direction in select_directions(layout, overlay.target, overlay.direction):
             link = links[numbers[name]]
             before: Impairments | None = getattr(link, direction)
             combined = overlay.impairments if before is None else overlay.impairments.over(before)

@@ -136,7 +136,7 @@ def test_gc_only_reports_foreign_objects(part: str, machine: Machine) -> None:
     rewrite_state(phase="building", owner=foreign_identity(part))
     processes = runaway_programs.start_program(cluster["n1"], runaway_programs.IGNORES_SIGTERM)
     before = Machine()
-    expected = f"it was made in another {part} and processes live in it"
+    expected = f"it was made in another {part} and processes run in it"
     assert gc() == [Finding(f"cluster {NAME}", False, expected)]
     before.assert_unchanged()
     for process in processes:
@@ -160,7 +160,7 @@ def test_gc_only_reports_a_stateless_namespace_of_another_boot_with_live_process
     assert findings[f"network namespace {NAME}"].removed
     kept = findings[f"network namespace {NAME}.n1"]
     assert not kept.removed
-    assert kept.reason == "it was made in another boot and processes live in it"
+    assert kept.reason == "it was made in another boot and processes run in it"
     assert namespaces.names() == [f"{NAME}.n1"]
     for process in processes:
         signal.pidfd_send_signal(process, signal.SIGKILL)

@@ -97,7 +97,7 @@ def test_a_damaged_state_is_reported_and_does_not_hide_other_clusters(damage: Ca
     assert f"{DAMAGED}/state.json cannot be understood" in shown.text
     collected = run_command("gc")
     assert collected.code == 0, collected
-    assert f"removed cluster {DAMAGED}: it has no state that can be read" in collected.text
+    assert f"removed cluster {DAMAGED}: its state is missing or unreadable" in collected.text
     assert OTHER not in collected.text
     assert Store().names() == [OTHER]
     assert run_command("down").code == 0

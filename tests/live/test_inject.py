@@ -462,6 +462,6 @@ def test_a_rule_that_never_matched_is_reported_as_idle(pair: RunningCluster) -> 
 
 
 def test_healing_an_unknown_injection_is_rejected(pair: RunningCluster) -> None:
-    with pytest.raises(NotFoundError, match="no injection 3 in force; nothing is"):
+    with pytest.raises(NotFoundError, match="no injection 3; none is in force"):
         fault_injection.heal(Store(), pair.name, [3])
     assert fault_injection.heal(Store(), pair.name) == ()

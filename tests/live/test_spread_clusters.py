@@ -202,7 +202,11 @@ def test_a_vxlan_id_in_use_on_one_machine_rolls_back_all_machines(clean: Lab) ->
     try:
         done = clean.testbed("machines", "up", "two.toml", "slow.toml")
         assert_error(
-            done, 5, "machine c: make tunnel n6:eth0--s1:6", f"the VXLAN id {vxlan_id}", "another VXLAN of this machine"
+            done,
+            5,
+            "machine c: make tunnel n6:eth0--s1:6",
+            f"the VXLAN id {vxlan_id}",
+            "another VXLAN interface of this machine",
         )
     finally:
         node.run(["ip", "link", "delete", "foreign"])

@@ -239,7 +239,7 @@ def test_gc_leaves_groups_of_running_and_locked_clusters_and_groups_with_process
             assert collect(Store()) == [Finding("cluster elsewhere", False, "another testbed command is changing it")]
         with subprocess.Popen(["sleep", "1000"]) as program:
             cgroups.add_processes(group, [program.pid])
-            reason = "its cluster has no state, but processes live in it"
+            reason = "its cluster has no state, but processes run in it"
             assert collect(Store()) == [Finding(f"cgroup {group.name}", False, reason)]
             program.kill()
         assert collect(Store()) == [Finding(f"cgroup {group.name}", True, "its cluster has no state")]

@@ -20,13 +20,15 @@ if TYPE_CHECKING:
     import subprocess
 
 STATE = "TESTBED_STATE"
-"""Environment variable of programs in nodes: the cluster's directory. TESTBED_CLUSTER and TESTBED_NODE are also set."""
+"""Environment variable of programs in nodes with the path of the cluster's directory."""
 
 NODE = "TESTBED_NODE"
+"""Environment variable of programs in nodes with the node's name. TESTBED_CLUSTER has the cluster's."""
 
 
 class CommandError(TestbedError):
-    """A program in a node ended with a non-zero code. returncode: negative for a signal, as in subprocess."""
+    """A program in a node ended with a non-zero code. returncode: the negated number of a signal that ended
+    it, as in subprocess."""
 
     def __init__(self, node: str, command: Sequence[str], returncode: int, stdout: str, stderr: str) -> None:
         self.node = node
@@ -62,8 +64,8 @@ def node_of(state: State, name: str) -> Node:
 
 
 def node_context(store: Store, state: State, name: str) -> NodeContext:
-    """Return the environment of programs in a node: namespace, files, variables, limits. Raises NotFoundError for an unknown
-    node, or if the node's namespace does not exist."""
+    """Return the context of programs in a node: namespace, files, variables, CPUs, cgroup. Raises NotFoundError for an
+    unknown node, or if the node's namespace does not exist."""
     node = node_of(state, name)
     path = state.namespaces.get(name, "")
     exists = state.has_namespace(name)
@@ -96,12 +98,12 @@ def node_context(store: Store, state: State, name: str) -> NodeContext:
 
 
 def environment(node_context: NodeContext, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment variables of a program: this process's, the node's, and `extra`."""
+    """Return the environment variables of a program: this process's, overridden by the node's and then by `extra`."""
     return {**os.environ, **node_context.environment, **(extra or {})}
 
 
 def become(node_context: NodeContext, command: Sequence[str]) -> None:
-    """Replace this process by a program in the node, which gets its terminal, standard input, signals and exit code.
+    """Replace this process with a program in the node, which inherits its terminal and standard streams.
 
     Returns only by raising: TestbedError if this process cannot enter the node, OSError if the program cannot be
     started.
@@ -119,7 +121,7 @@ def _entry_error(node_context: NodeContext, error: OSError) -> TestbedError:
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Raise TypeError for a command that is no list."""
+    """Raise TypeError for a command that is a string or empty."""
     __tracebackhide__ = True
     if isinstance(command, str) or not command:
         raise TypeError(
@@ -139,10 +141,11 @@ def start(
     group: bool = False,
     terminal: bool = False,
 ) -> subprocess.Popen[str]:
-    """Start a program in the node; the arguments are those of subprocess.Popen.
+    """Start a program in the node; for other arguments see subprocess.Popen.
 
-    group: make it the leader of a new session, and thus of a process group. terminal: also make its standard input, a
-    terminal, the session's.
+    group: make it the leader of a new session, and thus of a process group. terminal: also make its standard input, which
+    must be a terminal, the session's controlling terminal. Raises NotFoundError if the program or `cwd` does not exist,
+    TestbedError if it cannot be run or cannot enter the node.
     """
     import fcntl
     import subprocess
@@ -172,7 +175,7 @@ def start(
             preexec_fn=enter_or_report,
         )
     except FileNotFoundError as error:
-        raise NotFoundError(f"{node_context.host_name}: there is no program or directory {error.filename}") from error
+        raise NotFoundError(f"{node_context.host_name}: no such program or directory: {error.filename}") from error
     except PermissionError as error:
         raise TestbedError(f"{node_context.host_name}: permission denied to run {error.filename}") from error
     except subprocess.SubprocessError as error:

@@ -1,8 +1,8 @@
 """ssh in a cluster: an sshd in every node, with keys and files that belong to the cluster and are removed with it.
 
     ROOT/CLUSTER/ssh/config       for ``ssh -F``, outside and in the nodes, where it is mounted as /etc/ssh/ssh_config
-    ROOT/CLUSTER/ssh/known_hosts  the cluster's host key with the nodes' names and addresses
-    ROOT/CLUSTER/ssh/key          the owner's key for all nodes; host_key is the nodes' host key
+    ROOT/CLUSTER/ssh/known_hosts  the nodes' host key with their names and addresses
+    ROOT/CLUSTER/ssh/key          the owner's private key for all nodes; host_key is the private host key of all nodes
     ROOT/CLUSTER/ssh/NODE.conf    configuration of the node's sshd; NODE.log is its log, NODE.pid its process
 
 Connections from outside are made in the node's network namespace (`testbed.kernel.port_forwarding`), since the machine
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
-    """Ensure that these nodes of a running cluster (default: all) have an sshd; return the path of the client
+    """Ensure that an sshd runs on these nodes of a running cluster (default: all); return the path of the client
     configuration.
 
     Existing files and servers are kept. Raises NotFoundError, UnsupportedError without OpenSSH or for a user without a
@@ -40,7 +40,8 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
     start.
     """
     store.choose(name)
-    sshd, _ = shell_servers.program(), user()
+    sshd = shell_servers.program()
+    user()  # raises before any file is made
     with store.locked(name, LOCK_TIMEOUT):
         state = store.choose(name)
         if state.abandoned or state.phase not in ("up", "changing"):
@@ -99,12 +100,13 @@ def _known_hosts(directory: Path, state: State) -> str:
 
 
 def _names(node: Node) -> list[str]:
-    """Return the names and addresses by which a node can be reached."""
+    """Return the node's name and its addresses."""
     return [node.name, *(address.partition("/")[0] for nic in node.nics for address in nic.addresses)]
 
 
 def _configuration(store: Store, state: State, directory: Path) -> str:
-    """Make the configuration of OpenSSH clients. The first value of an option counts (ssh_config(5))."""
+    """Make the configuration of OpenSSH clients. ssh uses the first value of an option, so "Host *" comes last
+    (ssh_config(5))."""
     lines = [f"# Cluster {state.name}. 'testbed ssh' overwrites this file; it is removed with the cluster."]
     is_outside = f'exec "test x$TESTBED_CLUSTER != x{state.name}"'
     for node in state.layout.nodes:

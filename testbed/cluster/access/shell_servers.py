@@ -1,8 +1,9 @@
-"""The sshd of each node: configuration, environment, start, and detection of running ones.
+"""The sshd of each node: configuration, environment, start, and detection of a running one.
 
 As root, an sshd has private versions of some files and directories, so that it neither depends on nor changes the machine's.
-Without root, it runs as the user, in a child user namespace of the cluster's in which the user has the same uid as outside
-and no privileges in the node: as root, sshd would switch to an unprivileged user before authentication, and there is none.
+Without root, it runs as the user in a child of the cluster's user namespace, in which the user has the same uid as outside
+and no privileges in the node: as root of the cluster's namespace, sshd would switch to an unprivileged user before
+authentication, and that namespace maps no other user.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from testbed.spec.layout import Node
 PORT: Final = 22
 
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_START_TIMEOUT: Final = 10.0  # s until sshd must listen
+_START_TIMEOUT: Final = 10.0  # s within which sshd must listen
 _POLL_INTERVAL: Final = 0.002  # s
-_SEPARATION: Final = "/run/sshd"  # sshd's privilege separation directory, which must exist
-_FIRST_PORT: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"  # of the node's network namespace
+_PRIVSEP_DIRECTORY: Final = "/run/sshd"  # for sshd's privilege separation; must exist
+_UNPRIVILEGED_PORT_START: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"  # of the node's network namespace
 _LOGIN_RECORDS: Final = ("/run/utmp", "/var/log/wtmp", "/var/log/lastlog")  # sshd records terminal sessions there
 
 
@@ -69,15 +70,15 @@ def start(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
     deadline = time.monotonic() + _START_TIMEOUT
     for node in [node_programs.node_of(state, name) for name in nodes]:
         node_context = node_programs.node_context(store, state, node.name)
-        text = _configuration(directory, node, node_context)
-        file = directory / f"{node.name}.conf"
+        configuration = _configuration(directory, node, node_context)
+        path = directory / f"{node.name}.conf"
         running = _running(directory, state, node)
         if running is not None:
             # The command that started it may have been killed before it listened; it may also have failed.
-            if file.exists() and file.read_text() == text and _wait_until_listening(running, deadline):
+            if path.exists() and path.read_text() == configuration and _wait_until_listening(running, deadline):
                 continue
-            processes.end(running)  # its sessions continue
-        replace_file(file, text)
+            processes.end(running)  # its sessions are other processes and continue
+        replace_file(path, configuration)
         starters[node.name] = _starter(sshd, directory, node, _with_private_files(directory, node, node_context))
     # In a child process: sshd is then reparented, and this process need not wait for it.
     started = in_child(lambda: {name: starter() for name, starter in starters.items()}) if starters else {}
@@ -143,7 +144,7 @@ def _with_private_files(directory: Path, node: Node, node_context: NodeContext) 
         return replace(node_context, files=files)
     replace_by("/etc/shadow", _with_unlocked_user)
     files |= {path: "/dev/null" for path in _LOGIN_RECORDS if os.path.exists(path) or path.endswith("lastlog")}
-    return replace(node_context, files=files, directories=(_SEPARATION,))
+    return replace(node_context, files=files, directories=(_PRIVSEP_DIRECTORY,))
 
 
 def _with_own_tty(groups: str) -> str:
@@ -160,18 +161,19 @@ def _with_unlocked_user(shadow: str) -> str:
 
 
 def _starter(sshd: str, directory: Path, node: Node, node_context: NodeContext) -> Callable[[], Identity]:
+    """Return a function that starts a node's sshd and returns its identity."""
     command = [sshd, "-D", "-e", "-f", str(directory / f"{node.name}.conf")]
     user, group = os.geteuid(), os.getegid()
 
     def prepare() -> None:
-        syscalls.end_with_parent(signal.SIGKILL)  # until the pid file exists
+        syscalls.end_with_parent(signal.SIGKILL)  # until `_running` can find it by its pid file
         enter(node_context)
         if PORT in open_ports("self", "tcp"):
             raise ConflictError(f"another program listens on port {PORT} of node {node.name}")
         replace_file(directory / f"{node.name}.pid", str(processes.identity()))
         syscalls.end_with_parent(0)
         if node_context.holder:
-            write_setting(_FIRST_PORT, str(PORT))
+            write_setting(_UNPRIVILEGED_PORT_START, str(PORT))
             become_user(user, group)
 
     def execute() -> None:

@@ -1,7 +1,8 @@
 """Background load: programs that use up a node's processor or fill its links.
 
-Each is a process in its node's network namespace and group: it is subject to the node's limits, shown by ``status``,
-and ends with the cluster. It uses real processor time, which affects measurements on machines with few processors.
+Each program is a process in its node's network namespace and cgroup: it is subject to the node's limits, listed by
+``testbed status``, and ends with the cluster. It uses real processor time, which affects measurements on machines with few
+processors.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ from testbed.kernel.processes import Identity
 from testbed.kernel.setns import NodeContext, enter_holder, is_inside
 
 PORT: Final = 9
-"""The discard service of UDP (RFC 863)."""
+"""Port of the discard service (RFC 863)."""
 
 _PERIOD: Final = 10_000_000  # ns; the processor is busy for a share of each period
-_BURST: Final = 1_000_000  # ns; datagrams due within this time are sent in one burst
-_FRAME: Final = 1514  # bytes of a full Ethernet frame
+_BURST: Final = 1_000_000  # ns; minimum time between two bursts of due datagrams
+_FRAME_SIZE: Final = 1514  # bytes of a full Ethernet frame without its FCS
 _OVERHEAD: Final = {socket.AF_INET: 42, socket.AF_INET6: 62}  # bytes of Ethernet, IP and UDP headers
 _SECOND: Final = 1_000_000_000
 
 
 def use_processor(store: Store, state: State, nodes: Sequence[str], share: float, seconds: float) -> list[Identity]:
-    """Use up a share of the processors of each node; return the started programs. share: 0.5 is half of a processor, 2 is
-    two processors. seconds: 0: without end."""
+    """Use up processor time on each node; return the started programs.
+
+    share: 0.5 is half of a processor, 2 is two processors. seconds: duration; 0: without end. Raises DescriptionError for a
+    share that is not positive or exceeds the machine's processors.
+    """
     if not 0 < share <= (os.cpu_count() or 1):
         raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
     contexts = [node_programs.node_context(store, state, node) for node in nodes]
@@ -43,9 +47,9 @@ def use_processor(store: Store, state: State, nodes: Sequence[str], share: float
         for node_context in contexts:
             remaining = share
             while remaining > 0:
-                part = min(remaining, 1.0)
-                started.append(_start(store, state, node_context, partial(_burn, part, seconds)))
-                remaining -= part
+                processor_share = min(remaining, 1.0)
+                started.append(_start(store, state, node_context, partial(_burn, processor_share, seconds)))
+                remaining -= processor_share
     return started
 
 
@@ -54,8 +58,10 @@ def send_traffic(
 ) -> list[Identity]:
     """Send datagrams from every sender to the receiver, whose kernel discards them; return the started programs.
 
-    rate: rate of each sender, bit/s including headers. There is no congestion control. In a cluster on several machines,
-    only programs on this machine's nodes are started. seconds: 0: without end.
+    rate: of each sender, bit/s including headers. seconds: duration; 0: without end. There is no congestion control. In a
+    cluster on several machines, only programs on this machine's nodes are started. Raises NotFoundError for an unknown node
+    or a receiver without an address, DescriptionError for a sender that is the receiver, UnsupportedError for senders
+    on networks that the kernel's datagrams cannot cross.
     """
     elsewhere = {node.name: node for node in state.layout.nodes_elsewhere()}
     address = (elsewhere.get(receiver) or node_programs.node_of(state, receiver)).address
@@ -80,7 +86,7 @@ def send_traffic(
 
 @contextlib.contextmanager
 def _all_or_none() -> Iterator[list[Identity]]:
-    """End the programs started so far, which are not yet recorded, if one of them cannot be started."""
+    """End the programs of the yielded list if the block fails: they are not recorded yet."""
     started: list[Identity] = []
     try:
         yield started
@@ -95,8 +101,10 @@ def _start(
     state: State,
     node_context: NodeContext,
     run: Callable[[], None],
-    first: Callable[[], None] = lambda: None,
+    set_up: Callable[[], None] = lambda: None,
 ) -> Identity:
+    """Start a program in a node. set_up: called in the node before the start is reported; its errors are raised here."""
+
     def prepare() -> None:
         if node_context.group is not None:
             write_setting(f"{node_context.group}/cgroup.procs", "0")
@@ -105,7 +113,7 @@ def _start(
         namespaces.enter(node_context.namespace)
         if node_context.cpus:
             os.sched_setaffinity(0, node_context.cpus)
-        first()
+        set_up()
 
     return daemons.start(
         namespace_names.LOAD, (), prepare, run, str(store.directory(state.name) / "processes.log"), state.name
@@ -113,7 +121,7 @@ def _start(
 
 
 def _end_time(seconds: float) -> float:
-    """Return the monotonic nanoseconds at which a load ends."""
+    """Return the time at which a load ends, monotonic nanoseconds."""
     return time.monotonic_ns() + seconds * _SECOND if seconds else float("inf")
 
 
@@ -122,7 +130,7 @@ def _wait(seconds: float) -> None:
 
 
 def _burn(share: float, seconds: float) -> None:
-    """Compute for a share of every period, measured in processor time, so that other processes do not reduce the share."""
+    """Compute for a share of every period, measured in processor time, so that preemption does not reduce the share."""
     end = _end_time(seconds)
     due = time.monotonic_ns()
     while time.monotonic_ns() < end:
@@ -138,10 +146,11 @@ def _burn(share: float, seconds: float) -> None:
 
 
 _sinks: list[socket.socket] = []
+"""Sockets of `_discard`, which stay open until this process ends."""
 
 
 def _discard(family: socket.AddressFamily) -> None:
-    """Open a socket that is never read, so that the kernel drops datagrams and sends no ICMP errors."""
+    """Open a socket that is never read, so that the kernel drops the datagrams and sends no ICMP errors."""
     sink = socket.socket(family, socket.SOCK_DGRAM)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -154,8 +163,8 @@ def _send(family: socket.AddressFamily, address: str, rate: int, seconds: float)
     source = socket.socket(family, socket.SOCK_DGRAM)
     source.setblocking(False)
     source.connect((address, PORT))
-    interval = max(1, _FRAME * 8 * _SECOND // rate)  # ns from one datagram to the next
-    datagram = bytes(_FRAME - _OVERHEAD[family])
+    interval = max(1, _FRAME_SIZE * 8 * _SECOND // rate)  # ns from one datagram to the next
+    datagram = bytes(_FRAME_SIZE - _OVERHEAD[family])
     due = time.monotonic_ns()
     while (now := time.monotonic_ns()) < end:
         if due < now - 100 * _BURST:  # preempted: do not catch up

@@ -1,7 +1,7 @@
-"""Changes of a running cluster without a complete plan: cables that are pulled or plugged in, and links of the relay.
+"""Changes of a running cluster without a complete plan: pulled and plugged cables, and changes in the relay alone.
 
-A plan inspects every namespace. A flapping cable, perhaps during a run whose nodes need the processor, must not cost that
-much: only its ends are set up or down.
+A plan inspects every namespace, which takes too much processor time for a flapping cable during a run: only the cable's ends
+are set up or down.
 """
 
 from __future__ import annotations
@@ -36,20 +36,23 @@ def _down(injected: Sequence[Injection]) -> set[str]:
     return {link for injection in injected for link in injection.down}
 
 
-def operations(
-    layout: Layout, link_services: LinkServices, links: Collection[str], find: Callable[[str], Interface | None]
+def cut_operations(
+    layout: Layout,
+    link_services: LinkServices,
+    links: Collection[str],
+    find_interface: Callable[[str], Interface | None],
 ) -> list[Operation] | None:
     """Return the operations that set these links up or down, as in a plan; None if an end is missing, so that a plan is
     needed.
 
-    find: looks up an interface of the wire namespace by name.
+    find_interface: looks up an interface of the wire namespace by name; None if it does not exist.
     """
     wiring = Wiring.of(layout, {name: link_service.datapath for name, link_service in link_services.items()})
     changes: list[Operation] = []
     for link in sorted(links):
         down = link_services.get(link, DIRECT_SERVICE).down
-        for key, device in wiring.of_link[link]:
-            end = find(device)
+        for key, device in wiring.link_devices[link]:
+            end = find_interface(device)
             if end is None:
                 return None
             if end.up == down:
@@ -60,7 +63,8 @@ def operations(
 def apply_alone(store: Store, intent: State, before: State, decisions: Decisions) -> list[Operation] | None:
     """Apply a change that only pulls or plugs in cables; return its operations.
 
-    None if more has to change, or an interrupted change needs repair.
+    intent: the state to write before them. None, without any effect, if more has to change or an interrupted change needs
+    repair.
     """
     if before.phase != "up" or intent.datapaths != before.datapaths:
         return None
@@ -70,21 +74,25 @@ def apply_alone(store: Store, intent: State, before: State, decisions: Decisions
     with NetlinkExecutor(before.name, lambda key: key, named=False) as executor:
         executor.paths[namespace_names.WIRE] = path
         route = executor.open(namespace_names.WIRE).route
-        changes = operations(before.layout, decisions.link_services, links, partial(rtnl_dump.interface_named, route))
+        changes = cut_operations(
+            before.layout, decisions.link_services, links, partial(rtnl_dump.interface_named, route)
+        )
         if changes is not None:
             store.write(intent)
             executor.apply(changes, lambda _: None)
         return changes
 
 
-def is_for_relay_alone(store: Store, before: State, decisions: Decisions) -> bool:
-    """Whether the relay forwards all impaired links before and after the change, which leaves the kernel state unchanged.
+def is_relay_only(store: Store, before: State, decisions: Decisions) -> bool:
+    """Whether a change needs no kernel operations: the relay forwards all impaired links before and after it.
 
     False if an interrupted change may have left the kernel in another state.
     """
-    present = RelayPaths(store.directory(before.name)).read_orders() or Orders(0)
+    current_orders = RelayPaths(store.directory(before.name)).read_orders() or Orders(0)
     after = {
-        link: link_service.datapath for link, link_service in decisions.link_services.items() if link_service.spliced
+        link: link_service.datapath
+        for link, link_service in decisions.link_services.items()
+        if not link_service.is_direct
     }
     return (
         before.phase == "up"
@@ -92,7 +100,7 @@ def is_for_relay_alone(store: Store, before: State, decisions: Decisions) -> boo
         and set(after.values()) <= {"relay"}
         and _down(before.injected)
         == {link for link, link_service in decisions.link_services.items() if link_service.down}
-        and _gso_of(present) == _gso_of(decisions.orders)
+        and _gso_of(current_orders) == _gso_of(decisions.orders)
     )
 
 

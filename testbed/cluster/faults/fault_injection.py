@@ -1,4 +1,4 @@
-"""Inject into the links of a running cluster, cut them, partition the cluster, and heal it."""
+"""Inject faults into a running cluster: impair links, cut them, partition nodes, load nodes and links; and heal them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from testbed.cluster.faults.injections import (
     blocked_senders,
     in_force,
     links_of,
-    places,
     rules_between,
+    select_directions,
 )
 from testbed.cluster.records.state import State, Store
 from testbed.errors import DescriptionError, NotFoundError, Problem
@@ -38,7 +38,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Injected:
     """Result of an injection. state: state of the cluster, including the injection. took: seconds from the call until the
-    injection was in force."""
+    injection was in force.
+    """
 
     injection: Injection
     state: State
@@ -58,17 +59,19 @@ def inject(
 ) -> Injected:
     """Set impairments on links of a running cluster, in both directions unless `direction` names one.
 
-    target: one or several, each as for `injections.links_of`. keys: impairment keys with canonical values, as from
-    `Impairments.explicit`. replay: the path of a log of fates that replaces random decisions. seconds: time after which
-    the injection heals by itself; 0: never. The injection applies to the first frame offered after this returns. Raises
-    NotFoundError, DescriptionError for contradictions, RuleError, UnsupportedError if no datapath supports it here.
+    target: one target or several, each as for `injections.links_of`. keys: impairment keys with canonical values, as from
+    `Impairments.explicit`. replay: the path of a log of fates that replaces random decisions. direction: as for
+    `injections.directions_of`. seconds: time after which the injection heals by itself; 0: never.
+
+    The injection applies to the first frame offered after this returns. Raises NotFoundError, DescriptionError for
+    contradictions, RuleError, UnsupportedError if no datapath of this machine supports it.
     """
 
     def make(state: State, number: int) -> Injection:
         composed = compose_impairment(
             state.layout, state.injected, target, keys, rules=rules, replay=replay, direction=direction
         )
-        return replace(composed, number=number, until=_until(seconds))
+        return replace(composed, number=number, until=_heal_time(seconds))
 
     return _add(store, name, make)
 
@@ -86,20 +89,20 @@ def compose_impairment(
     """Compose the injection of `inject`, without a number, for `apply_injection`. injected: the injections in force."""
     if not (keys or rules or replay):
         raise DescriptionError("nothing to inject", [Problem("", "", "an impairment (--loss 5%) or a rule")])
-    directions = places(layout, target, direction)
+    directions = select_directions(layout, target, direction)
     _check_rate(layout, injected, directions, keys)
-    parts = [describe_impairments(keys, rules)] if keys or rules else []
-    parts += [f"replay of {replay}"] if replay else []
-    where = target if isinstance(target, str) else ", ".join(target)
-    what = f"{', '.join(parts)} on {where}" + (f" ({direction})" if direction else "")
-    placed_rules = tuple((place, text) for place in directions for text in rules)
-    return Injection(0, what, directions if keys or replay else (), dict(keys), placed_rules, replay)
+    impairments = [describe_impairments(keys, rules)] if keys or rules else []
+    impairments += [f"replay of {replay}"] if replay else []
+    target_text = target if isinstance(target, str) else ", ".join(target)
+    what = f"{', '.join(impairments)} on {target_text}" + (f" ({direction})" if direction else "")
+    directed_rules = tuple((key, text) for key in directions for text in rules)
+    return Injection(0, what, directions if keys or replay else (), dict(keys), directed_rules, replay)
 
 
 def _check_rate(
     layout: Layout, injected: Sequence[Injection], directions: Sequence[DirectionKey], keys: Mapping[str, object]
 ) -> None:
-    """Check that keys which need a rate have one on some direction. Raises DescriptionError."""
+    """Raise DescriptionError for keys that need a rate if none of the directions has one."""
     dependent = [key for key in OF_THE_RATE if keys.get(key)]
     if not dependent or "rate" in keys or "rate_trace" in keys:
         return
@@ -111,10 +114,10 @@ def _check_rate(
 
 
 def cut(store: Store, name: str, target: str, seconds: float = 0) -> Injected:
-    """Take links down: they carry nothing, and the NICs at their ends lose their carrier."""
+    """Take links down: they carry nothing, and the NICs at their ends lose their carrier. For arguments see `inject`."""
 
     def make(state: State, number: int) -> Injection:
-        return replace(compose_cut(state.layout, target), number=number, until=_until(seconds))
+        return replace(compose_cut(state.layout, target), number=number, until=_heal_time(seconds))
 
     return _add(store, name, make)
 
@@ -127,11 +130,11 @@ def compose_cut(layout: Layout, target: str) -> Injection:
 def partition(store: Store, name: str, groups: Sequence[Sequence[str]], seconds: float = 0) -> Injected:
     """Block all traffic between groups of nodes. Traffic within a group, and with nodes in no group, is unaffected.
 
-    Raises NotFoundError for an unknown node, DescriptionError for invalid groups.
+    seconds: as for `inject`. Raises NotFoundError for an unknown node, DescriptionError for invalid groups.
     """
 
     def make(state: State, number: int) -> Injection:
-        return replace(compose_partition(state.layout, groups), number=number, until=_until(seconds))
+        return replace(compose_partition(state.layout, groups), number=number, until=_heal_time(seconds))
 
     return _add(store, name, make)
 
@@ -145,18 +148,24 @@ def compose_partition(layout: Layout, groups: Sequence[Sequence[str]]) -> Inject
 
 
 def apply_injection(store: Store, name: str, injection: Injection, seconds: float = 0) -> Injected:
-    """Put a composed injection in force. Its number becomes the cluster's next one, unless its own is higher. seconds: time
-    after which it heals by itself; 0: at the time in its `until`."""
+    """Put a composed injection in force.
+
+    It gets the cluster's next number unless its own is higher. seconds: time after which it heals by itself; 0: at the time
+    in its `until`.
+    """
 
     def make(_: State, number: int) -> Injection:
-        return replace(injection, number=max(number, injection.number), until=_until(seconds) or injection.until)
+        return replace(injection, number=max(number, injection.number), until=_heal_time(seconds) or injection.until)
 
     return _add(store, name, make)
 
 
 def load_processor(store: Store, name: str, node: str, share: float, seconds: float = 0, number: int = 0) -> Injected:
-    """Use up a share of a node's processors. share: 0.5 is half of a processor. node: a name, or a tag for all nodes that
-    have it. number: minimum number of the injection."""
+    """Use up processor time on a node.
+
+    node: a name, or a tag for all nodes that have it. share: 0.5 is half of a processor, 2 is two processors. seconds: as
+    for `inject`. number: minimum number of the injection.
+    """
 
     def start(state: State) -> list[Identity]:
         return background_load.use_processor(store, state, expand_tags(state.layout, [node]), share, seconds)
@@ -167,8 +176,11 @@ def load_processor(store: Store, name: str, node: str, share: float, seconds: fl
 def load_link(
     store: Store, name: str, senders: Sequence[str], receiver: str, rate: int, seconds: float = 0, number: int = 0
 ) -> Injected:
-    """Send traffic from several nodes to one. rate: rate of each sender, bit/s. senders: default, if empty: all other nodes
-    (incast). number: as for `load_processor`."""
+    """Send traffic from several nodes to one.
+
+    senders: empty: all other nodes (incast). rate: of each sender, bit/s. seconds: as for `inject`. number: as for
+    `load_processor`.
+    """
     layout = store.choose(name).layout
     receiving_node = node_of(layout, receiver) if receiver.startswith(SELECTOR) else receiver
     chosen = expand_tags(layout, senders) or [node.name for node in layout.nodes if node.name != receiving_node]
@@ -186,7 +198,7 @@ def _load(
     store: Store, name: str, what: str, start: Callable[[State], list[Identity]], seconds: float, min_number: int
 ) -> Injected:
     def make(state: State, number: int) -> Injection:
-        return Injection(max(number, min_number), what, programs=tuple(start(state)), until=_until(seconds))
+        return Injection(max(number, min_number), what, programs=tuple(start(state)), until=_heal_time(seconds))
 
     return _add(store, name, make)
 
@@ -203,18 +215,19 @@ def _check_groups(layout: Layout, groups: Sequence[Sequence[str]]) -> None:
         seen.add(node)
     if problems:
         raise DescriptionError("the partition", problems)
-    if missing := sorted(seen - nodes):
+    if unknown := sorted(seen - nodes):
         known_names = ", ".join(node.name for node in layout.nodes[:8]) + (", ..." if len(nodes) > 8 else "")
-        raise NotFoundError(f"cluster {layout.name} has no node {missing[0]!r}; it has {known_names}")
+        raise NotFoundError(f"cluster {layout.name} has no node {unknown[0]!r}; it has {known_names}")
 
 
 def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:
-    """Lift injections; return them. numbers: empty: all. NotFoundError for a number that is not in force."""
-    known = {injection.number for injection in store.choose(name).injected}
-    if missing := sorted(set(numbers) - known):
-        in_force_text = f"in force are {', '.join(map(str, sorted(known)))}" if known else "nothing is"
-        raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {in_force_text}")
-    if not known:
+    """Lift injections; return them. numbers: of the injections; empty: all. NotFoundError for a number that is not in
+    force."""
+    active = {injection.number for injection in store.choose(name).injected}
+    if unknown := sorted(set(numbers) - active):
+        alternatives = f"in force are {', '.join(map(str, sorted(active)))}" if active else "none is in force"
+        raise NotFoundError(f"cluster {name} has no injection {unknown[0]}; {alternatives}")
+    if not active:
         return ()
     return run_in_user_namespace(store, name, partial(lifecycle.heal, store, name, *numbers))
 
@@ -246,38 +259,40 @@ def _add(store: Store, name: str, make: Callable[[State, int], Injection]) -> In
 
 
 def _alter(store: Store, name: str, make: Callable[[State, int], Injection]) -> State:
-    made: list[Injection] = []
+    new: list[Injection] = []
 
     def edit(state: State) -> tuple[Injection, ...]:
-        made.append(make(state, state.issued + 1))
-        return (*state.injected, *made)
+        new.append(make(state, state.issued + 1))
+        return (*state.injected, *new)
 
     try:
         return lifecycle.alter(store, name, edit).state
     except BaseException:
-        for program in (program for injection in made for program in injection.programs):
+        for program in (program for injection in new for program in injection.programs):
             processes.end(program)
         raise
 
 
 def run_in_user_namespace(store: Store, name: str, act: Callable[[], T]) -> T:
-    """Call `act` directly as root, otherwise in the cluster's user namespace."""
+    """Call `act` directly as root, otherwise in the cluster's user namespace; return its result. Raises NotFoundError if
+    the cluster has ended."""
     if userns.is_root():
         return act()
     state = store.choose(name)
     if state.end_reason:
         raise NotFoundError(state.end_reason)
     if state.holder is None:
-        raise NotFoundError(f"cluster {name} is gone: 'testbed gc' removes what is left of it")
+        raise NotFoundError(f"cluster {name} has ended: 'testbed gc' removes what is left of it")
     return userns.call_inside(state.holder.pid, act)
 
 
-def _until(seconds: float) -> int:
+def _heal_time(seconds: float) -> int:
+    """Return the `until` of an injection that lasts for this time. seconds: 0: without end."""
     return time.monotonic_ns() + round(seconds * 1e9) if seconds else 0
 
 
 def describe_impairments(keys: Mapping[str, object], rules: Sequence[str]) -> str:
-    """Describe impairments with a user's keys and units: "delay 2ms, loss 5%"."""
+    """Format impairments with the keys and units that users write: "delay 2ms, loss 5%"."""
     return ", ".join(
         [f"{key} {_format_value(key, value)}" for key, value in keys.items()] + [f"rule {rule!r}" for rule in rules]
     )

@@ -1,7 +1,7 @@
 """Injected impairments, overlaid on those that the description declares; partitions, expressed as fault rules.
 
-Injections are kept in the order in which they were made. The latest one that sets a value wins; when it is lifted, the
-earlier or the declared value applies again.
+Injections are kept in the order in which they were made. The latest one that sets a key wins; when it is lifted, the value
+of an earlier injection or of the description applies again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _DISPLACED = {"rate": "rate_trace", "rate_trace": "rate", "queue": "queue_frames
 class Injection:
     """One injection, from its start until it is healed.
 
-    number: unique during the cluster's life. what: a description for users. places: the directions to which `keys` apply.
-    keys: impairment keys with their values. rules: fault rules, each with its direction. replay: the path of a log of fates
-    that replaces random decisions. down: names of links whose cables are pulled. programs: processes that load nodes or
-    links. until: time at which it heals by itself, monotonic nanoseconds; 0: never.
+    number: unique during the cluster's lifetime. what: a description for users. places: the directions to which `keys` and
+    `replay` apply. keys: impairment keys with their values. rules: fault rules, each with its direction. replay: the path of
+    a log of fates that replaces random decisions. down: names of links whose cables are pulled. programs: processes that
+    load nodes or links. until: time at which the injection heals by itself, monotonic nanoseconds; 0: never.
     """
 
     number: int
@@ -67,7 +67,7 @@ class Injection:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Injection:
-        """Parse the output of `to_json`; KeyError or TypeError for anything else."""
+        """Parse the output of `to_json`; KeyError, TypeError, AttributeError or ValueError for anything else."""
         return cls(
             data["number"],
             data["what"],
@@ -85,8 +85,8 @@ class Injection:
 class InForce:
     """The impairments in force on one direction.
 
-    rules: texts of the injected rules, by stable names. replay: the path of a log of fates that replaces random decisions,
-    or empty.
+    rules: texts of the injected rules, by names that an injection's rules keep until it is healed. replay: the path of a log
+    of fates that replaces random decisions, or empty.
     """
 
     impairment: Impairment
@@ -94,7 +94,7 @@ class InForce:
     replay: str = ""
 
     @property
-    def whole(self) -> Impairment:
+    def complete(self) -> Impairment:
         """The impairment including the injected rules and the replay, which the datapath must support."""
         if not (self.rules or self.replay):
             return self.impairment
@@ -103,9 +103,9 @@ class InForce:
 
 
 def in_force(link: Link, direction: DirectionName, injected: Iterable[Injection]) -> InForce:
-    """Overlay the injections on a link's declared impairment.
+    """Overlay the injections on a link's declared impairment in one direction.
 
-    Raises DescriptionError if they contradict each other.
+    Raises DescriptionError if the resulting impairments contradict each other.
     """
     declared: Impairment = getattr(link, direction)
     keys: dict[str, Any] = {}
@@ -147,9 +147,12 @@ _MAX_RULE_LENGTH: Final = 80
 
 
 def shorten_rule(rule: str) -> str:
-    """Shorten a rule for a table. A partition's rules name all NICs beyond it: in lists of four or more, the first one and
-    the number of the others are shown, and the rule's end is cut off."""
-    shown = _LONG_LIST.sub(lambda found: f"({found[1]} and {found[2].count(',')} more)", rule)
+    """Shorten a rule for a table.
+
+    A partition's rules name all NICs on its other side: of a list of four or more, only the first and the number of the
+    others are shown. If the rule is still too long, its end is cut off.
+    """
+    shown = _LONG_LIST.sub(lambda match: f"({match[1]} and {match[2].count(',')} more)", rule)
     return shown if len(shown) <= _MAX_RULE_LENGTH else f"{shown[: _MAX_RULE_LENGTH - 4].rpartition(' ')[0]} ..."
 
 
@@ -193,7 +196,7 @@ def _cables(layout: Layout) -> dict[str, tuple[str, ...]]:
 
 
 def restrict(layout: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
-    """Restrict injections to the links of a layout; drop injections without any of them."""
+    """Restrict injections to the links of a layout; drop injections that affect none of them."""
     links = {link.name for link in layout.links}
     restricted = []
     for injection in injected:
@@ -232,36 +235,40 @@ def links_of(layout: Layout, target: str) -> list[Link]:
     raise NotFoundError(_no_link(layout, target))
 
 
-def places(layout: Layout, target: str | tuple[str, ...], direction: str) -> tuple[DirectionKey, ...]:
-    """Resolve a user's target, or several, and direction to directions of links: see `links_of` and `places_of`. A tag
-    stands for all elements that have it."""
+def select_directions(layout: Layout, target: str | tuple[str, ...], direction: str) -> tuple[DirectionKey, ...]:
+    """Resolve one or several targets, with a direction, to directions of links.
+
+    target: see `links_of`. direction: see `directions_of`. A tag stands for all elements that have it.
+    """
     targets = (target,) if isinstance(target, str) else target
     selected = [
-        place for name in expand_tags(layout, targets) for place in places_of(links_of(layout, name), name, direction)
+        key for name in expand_tags(layout, targets) for key in directions_of(links_of(layout, name), name, direction)
     ]
     return tuple(dict.fromkeys(selected))
 
 
 def _names(link: Link) -> set[str]:
+    """Return the names by which a user can select a link: its two ends or their owners, in either order."""
     ends = [(str(link.a), str(link.b)), (link.a.owner, link.b.owner)]
     return {f"{near}--{far}" for a, b in ends for near, far in ((a, b), (b, a))}
 
 
 def _no_link(layout: Layout, target: str) -> str:
+    """Return the error message for a target that has no link."""
     from difflib import get_close_matches
 
     owners = [node.name for node in layout.nodes] + [switch.name for switch in layout.switches]
     if target in owners:
         return f"{target} has no link"
     names = sorted({name for link in layout.links for name in _names(link)})
-    near = get_close_matches(target, [*owners, *names], 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    matches = get_close_matches(target, [*owners, *names], 1)
+    hint = f"; did you mean {matches[0]!r}?" if matches else ""
     hint = hint or ("; a tag selects several" if "," in target else "")
     shown = ", ".join(link.name for link in layout.links[:4]) + (", ..." if len(layout.links) > 4 else "")
     return f"cluster {layout.name} has no link, node or switch {target!r}{hint} (links: {shown or 'none'})"
 
 
-def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[DirectionKey, ...]:
+def directions_of(links: Sequence[Link], target: str, direction: str) -> tuple[DirectionKey, ...]:
     """Select directions of these links: both, or those that match `direction`.
 
     direction: "forward", "backward", "a-b" (from a to b, the ends' owners), or, for a node, switch or end as target,
@@ -280,7 +287,7 @@ def places_of(links: Sequence[Link], target: str, direction: str) -> tuple[Direc
 
 
 def _spellings(link: Link, direction: DirectionName, target: str) -> set[str]:
-    """Return the texts by which a user can select a direction of a link."""
+    """Return the values of `direction` by which a user can select this direction of a link."""
     source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
     texts = {direction, f"{source.owner}-{sink.owner}", f"{source}-{sink}"}
     if target in (source.owner, str(source)):

@@ -1,1 +1,1 @@
-"""From the description of a cluster to netlink requests: datapath selection, wiring, the plan, its execution."""
+"""From a resolved layout to netlink requests: datapath selection, wiring, planning and execution."""

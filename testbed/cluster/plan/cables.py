@@ -1,4 +1,4 @@
-"""Cables in a plan: veth pairs, tunnels, joins, hooks and offloads."""
+"""Cables in a plan: veth pairs and tunnels, joins, hooks and offloads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from testbed.kernel.offloads import Offloads
 def make_cable(draft: Draft, ports: SwitchPorts, cable: Cable) -> None:
     """Make a cable, or change the differing settings of a kept one."""
     if cable.near not in draft.kept:
-        up = cable.near in draft.wiring.made_up and cable.near not in draft.down
+        up = cable.near in draft.wiring.initially_up and cable.near not in draft.down
         if up:
             draft.up.add(cable.near)
         draft.operations.append(
@@ -75,7 +75,7 @@ def make_tunnels(draft: Draft, ports: SwitchPorts) -> None:
 
 
 def _change_settings(draft: Draft, device: Device, mtu: int, mac: str) -> None:
-    """Change the differing settings of a kept device. mac: empty if it may have any."""
+    """Change the differing settings of a kept device. mac: empty: any."""
     interface = draft.kept[device]
     new_mtu = mtu if interface.mtu != mtu else None
     new_mac = mac if mac and interface.mac != mac else None
@@ -101,9 +101,10 @@ class Joins:
         kept = draft.kept_indexes()
         pairs = [(draft.index(near), draft.index(far)) for _, near, far in draft.wiring.joins]
         outs = draft.wire.redirections
+        # Indexes of ends that are joined already
         self._joined = {
             end for a, b in pairs if {a, b} <= kept and outs.get(a) == b and outs.get(b) == a for end in (a, b)
-        }  # indexes that are joined already
+        }
 
     def part(self, diversions: Diversions, stages: Stages) -> None:
         """Undo obsolete redirections, and remove unneeded hooks."""
@@ -134,8 +135,8 @@ class Joins:
 class OffloadChanges:
     """Changes of devices' offloads: GSO frames must not reach an interface that cannot segment them (see `kernel.offloads`).
 
-    The offloads of devices that send towards free ends or modelled switches, and of `no_gso` devices, are restricted;
-    all others use all.
+    Devices that send towards free ends or modelled switches, and devices in `no_gso`, have restricted offloads. All others
+    have all offloads.
     """
 
     def __init__(self, draft: Draft, no_gso: Iterable[Device]) -> None:
@@ -147,7 +148,7 @@ class OffloadChanges:
         } | dict.fromkeys((*draft.wiring.uplinks, *no_gso), Offloads.NONE)
 
     def lower(self) -> None:
-        """Switch off offloads that devices must not have."""
+        """Switch off offloads that devices may not have."""
         for device, desired in self._restricted.items():
             current = self._current(device)
             if current is not None and current > desired:
@@ -161,7 +162,7 @@ class OffloadChanges:
                 self._draft.operations.append(SetOffloads(*device, interface.index, desired))
 
     def _current(self, device: Device) -> Offloads | None:
-        """Return a device's current offloads; new devices have all. None if the kernel does not report them."""
+        """Return a device's current offloads; None if the kernel does not report them. New devices have all offloads."""
         if device not in self._draft.kept:
             return Offloads.ALL
         return self._draft.existing.namespaces[device[0]].offloads.get(self._draft.kept[device].index)

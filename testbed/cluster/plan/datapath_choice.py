@@ -1,4 +1,4 @@
-"""Datapath selection: the datapath of each impaired link, after validation of its impairments."""
+"""Datapath selection: validate the impairments of each impaired link, and choose its datapath."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from testbed.spec.units import format_duration
 
 
 class DatapathSelector:
-    """Datapath selection for one cluster, link by link; arguments and errors are those of `link_decisions.decide`.
+    """Datapath selection for one cluster, link by link. For arguments and errors see `link_decisions.decide`.
 
     relayed: the links that the relay forwards. For other attributes see `link_decisions.Decisions`.
     """
@@ -40,7 +40,7 @@ class DatapathSelector:
         injected: tuple[Injection, ...],
         asked: ConfiguredDatapath,
         base: Path,
-        known: Mapping[str, str],
+        known_texts: Mapping[str, str],
     ) -> None:
         self.link_services: dict[str, LinkService] = {}
         self.notes: dict[str, tuple[str, ...]] = {}
@@ -50,7 +50,7 @@ class DatapathSelector:
         self._injected = injected
         self._asked: ConfiguredDatapath = asked
         self._base = base
-        self._known = known
+        self._known_texts = known_texts
         self._refusals: list[str] = []
         self._modelled = layout.simulated_switches()
         self._tunnels = layout.tunnels()
@@ -64,10 +64,10 @@ class DatapathSelector:
         sides = [in_force(link, direction, self._injected) for direction in BOTH]
         down = is_down(link, self._injected)
         kind = link.model
-        if not (down or any(side.whole for side in sides) or kind):
+        if not (down or any(side.complete for side in sides) or kind):
             return
         for side in sides:
-            self.files.update(_texts(side, self._base, self._known))
+            self.files.update(_read_texts(side, self._base, self._known_texts))
         try:
             if (tunnel := self._tunnels.get(link.name)) is not None:
                 sides = [_without_underlay(side, tunnel) for side in sides]
@@ -85,25 +85,25 @@ class DatapathSelector:
             if kind is None:
                 relayed = RelayedLink(link.name, a, b, forward, backward, taps=taps(a, b), gso=gso)
             else:
-                plugs = self._plugs(link)
-                relayed = RelayedLink(link.name, a, b, forward, backward, kind.name, plugs, is_cut=down)
+                ports = self._switch_ports(link)
+                relayed = RelayedLink(link.name, a, b, forward, backward, kind.name, ports, is_cut=down)
             self.relayed.append(relayed)
         self.link_services[link.name] = link_service
         if notes:
             self.notes[link.name] = notes
 
     def check_refusals(self) -> None:
-        """Raise UnsupportedError with all links that no datapath supports, if any."""
+        """Raise UnsupportedError if no datapath supports one of the links; list all such links."""
         if not self._refusals:
             return
         lines = [f"{self._layout.name} cannot have its impairments:", *self._refusals]
         if self._asked in ("netem", "tc"):
             lines.append(
-                f"  '--datapath {self._asked}' allows no other: 'testbed up' without it selects one for each link"
+                f"  '--datapath {self._asked}' allows no other datapath: without it, 'testbed up' selects one for each link"
             )
         raise UnsupportedError("\n".join(lines))
 
-    def _plugs(self, link: Link) -> tuple[SwitchPort | None, SwitchPort | None]:
+    def _switch_ports(self, link: Link) -> tuple[SwitchPort | None, SwitchPort | None]:
         """Return the ports of modelled switches at a link's ends."""
         a, b = (
             SwitchPort(end.owner, int(end.port)) if end.owner in self._modelled else None for end in (link.a, link.b)
@@ -112,7 +112,7 @@ class DatapathSelector:
 
     def _link_service(self, link: Link, sides: list[InForce], *, down: bool) -> tuple[LinkService, tuple[str, ...]]:
         kind = link.model
-        forward, backward = [side.whole for side in sides]
+        forward, backward = [side.complete for side in sides]
         if kind and (only := self._asked if link.datapath == "auto" else link.datapath) not in ("auto", "relay"):
             raise UnsupportedError(
                 f"the datapath {only!r} cannot carry this: links of kind {kind.name} are in the relay"
@@ -137,15 +137,14 @@ class DatapathSelector:
 
     def _carries_gso(self, link: Link, direction: DirectionName, side: InForce) -> bool:
         key = side.impairment, tuple(side.rules.values()), side.replay, link.kind
-        result = self._gso.get(key)
-        if result is None:
-            result = self._gso[key] = carries_gso(self._layout, link, direction, side, self.files)
-        return result
+        if key not in self._gso:
+            self._gso[key] = carries_gso(self._layout, link, direction, side, self.files)
+        return self._gso[key]
 
 
 def _without_underlay(side: InForce, tunnel: Tunnel) -> InForce:
-    """Reduce the delay by that of the underlay, which frames have already had. Raises UnsupportedError for a shorter
-    delay."""
+    """Reduce the delay by that of the underlay, which also delays the frames. Raises UnsupportedError if the underlay's is
+    longer."""
     impairment = side.impairment
     if not (impairment.delay or impairment.jitter):
         return side
@@ -163,7 +162,7 @@ def _refusal(impairment: Impairment) -> str:
 
 @cache
 def _classifier() -> Classifier:
-    """The classifier of all directions that are validated; it never gets a frame."""
+    """Return the classifier of all directions that are validated. No frame is classified by it."""
     return Classifier(known_fields())
 
 
@@ -174,9 +173,9 @@ def carries_gso(
     side: InForce | RelayedDirection,
     files: Mapping[str, str],
 ) -> bool:
-    """Whether the relay would forward GSO frames unsegmented; modelled networks never do.
+    """Whether the relay can forward GSO frames of a direction unsegmented. Modelled networks never can.
 
-    Raises the model's errors, so that impairments are validated for any datapath.
+    Raises the model's errors for invalid impairments, so it validates them for all datapaths.
     """
     rules = RuleSet(known_fields(), [link.name for link in layout.links])
     for text in (*side.impairment.rules, *side.rules.values()):
@@ -190,16 +189,16 @@ def carries_gso(
     return LinkDirection(link.name, direction, side.impairment, options).carries_gso and not side.replay
 
 
-def _texts(side: InForce, base: Path, known: Mapping[str, str]) -> dict[str, str]:
-    """Read the files that an impairment names; return their texts by path. known: for files that no longer exist."""
+def _read_texts(side: InForce, base: Path, known_texts: Mapping[str, str]) -> dict[str, str]:
+    """Read the files that an impairment names; return their texts by path. known_texts: of files that cannot be read."""
     texts = {}
     for path in (side.impairment.jitter_file, side.impairment.rate_trace):
         if path:
             try:
                 texts[path] = read_text(base / path)
             except (OSError, UnicodeDecodeError) as error:
-                if path in known:
-                    texts[path] = known[path]
+                if path in known_texts:
+                    texts[path] = known_texts[path]
                     continue
                 reason = reason_of(error) if isinstance(error, OSError) else f"{base / path} is not text"
                 raise (NotFoundError if isinstance(error, FileNotFoundError) else TestbedError)(reason) from error

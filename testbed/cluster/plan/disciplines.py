@@ -1,10 +1,10 @@
 """Queueing disciplines and loss classifiers for links that the kernel impairs.
 
-Forward frames arrive on A and leave by B. netem, or the token bucket of a rate, is the root discipline of the interface by
-which a direction enters the stage between A and B. A classifier that loses frames is on the ingress hook at which a
-direction arrives, before the redirection: on A for forward, on B for backward.
+Forward frames arrive on A and leave by B. netem or a token bucket is the root qdisc of the interface by which a direction
+enters the stage between A and B. The classifier that loses frames of a direction is on the ingress hook of the interface
+on which they arrive, A for forward and B for backward, before the redirection.
 
-Pure, like the planner: the contents of distribution files are arguments.
+Like the planner, this module performs no I/O: the texts of distribution files are arguments.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from testbed.kernel.qdiscs import Qdisc
 from testbed.kernel.rtnl_dump import Contents
 
 Discipline: TypeAlias = SetNetem | SetShaper | SetLoss
-"""A qdisc (netem or a shaper) or a loss classifier of a direction."""
+"""An operation that sets a direction's qdisc (netem or a shaper) or loss classifier."""
 
 
 def disciplines(
@@ -55,7 +55,7 @@ def disciplines(
         if link_service.datapath == "netem" and impairment:
             table = text_of(files, impairment.jitter_file) if impairment.jitter_file else ""
             options = netem.options_of(impairment, mtu=mtu, seed=key, table=table)
-            # The kernel does not report a distribution's table.
+            # The kernel does not report the table of a distribution.
             changed = before is not None and before.datapath == "netem" and earlier != impairment
             desired.append(SetNetem(egress[1], index(egress), impairment, options, changed))
         if link_service.datapath == "tc" and impairment.rate:
@@ -79,6 +79,7 @@ def changes_in_place(desired: SetNetem | SetShaper, qdisc: Qdisc | None) -> bool
 
 
 def _is_ours(desired: SetNetem | SetShaper, qdisc: Qdisc) -> bool:
+    """Whether the testbed has set the qdisc, and it is of the desired kind."""
     module = netem if isinstance(desired, SetNetem) else shapers
     return (qdisc.kind, qdisc.handle) == (module.KIND, module.HANDLE)
 

@@ -1,7 +1,7 @@
-"""Diversions in a plan: links that stay in place and whose frames go through the relay (see `veth_wiring`).
+"""Diversions in a plan: the relay forwards the frames of links that stay plugged or joined (see `veth_wiring`).
 
-Diverting the frames of a running link comes last in a plan, after all removals; before it, the executor makes the relay
-listen at the taps. Ending a diversion is among the first operations.
+The last operations of a plan divert the frames of running links: before them, `transitions` makes the relay listen at the
+taps. Ending a diversion is among the first operations.
 """
 
 from __future__ import annotations
@@ -44,12 +44,11 @@ class Diversions:
         return {at for detour in self._detours.values() for at in self.of(detour)}
 
     def running(self) -> set[str]:
-        """Return the links whose ends exist already, and may carry frames."""
+        """Return the links whose ends exist already, so that they may carry frames."""
         return {name for name, detour in self._detours.items() if self._draft.kept.keys() >= {*detour.ends}}
 
     def end_unneeded(self) -> None:
-        """End unneeded diversions: first at ports and cables' ends, then at taps, since the relay sends the remaining frames
-        there."""
+        """End unneeded diversions, those at taps last: the relay still sends the frames that it holds there."""
         needed = {at for name in self._diverted for at in self.of(self._detours[name])}
         ended: list[Undivert] = [
             Undivert(device[1], interface.index, tap=device in self._draft.patched)

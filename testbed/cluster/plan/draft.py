@@ -1,7 +1,7 @@
 """The draft of a plan: its operations so far, and the kernel's state after them.
 
-The steps of the planner read it and append to it. Ports, joins, diversions and stages have state of their own, in their
-modules.
+The steps of the planner read it and append operations to it. The state of ports, joins, diversions and stages is in their
+own modules.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NO_CONTENTS = Contents()
 
 @dataclass(frozen=True, slots=True)
 class ExistingState:
-    """The existing state: the contents of each namespace by key, the limits in force by node, and records of earlier
-    changes.
+    """The existing kernel state, and records of earlier changes.
 
-    nics: nics of earlier layouts; other interfaces in nodes are not managed. nodes: nodes of the previous layout.
-    link_services: its links' services, if the kernel impaired any.
+    namespaces: contents of the namespaces, by key. limits: processor share and memory limit in force, by node. nics: NICs of
+    earlier layouts; other interfaces in nodes are not managed. nodes: nodes of the previous layout, by name. link_services:
+    services of the previous layout's links, if the kernel impaired any.
     """
 
     namespaces: Mapping[str, Contents] = field(default_factory=dict)
@@ -40,10 +40,10 @@ class ExistingState:
 class Draft:
     """An unfinished plan.
 
-    bridges: the switches that are kernel bridges. kept: the existing interfaces that match the desired layout. down: the
-    wire-side devices of links that are to be down. up: the devices that are up after the operations so far. patched: the
-    ends of patches and stages. late_removals: late removals of patches; they are slow in the kernel, so they come last.
-    parted: indexes whose hook is removed.
+    bridges: the switches that are kernel bridges. wire: contents of the wire namespace. kept: the existing interfaces that
+    match the desired layout. down: the wire-side devices of links that are to be down. up: the devices that are up after the
+    operations so far. patched: the ends of patches and stages. late_removals: removals of patches and stages that may still
+    carry frames; they are slow in the kernel. parted: indexes whose hook is removed.
     """
 
     def __init__(self, desired: Layout, existing: ExistingState, link_services: LinkServices) -> None:
@@ -57,7 +57,7 @@ class Draft:
         self.by_index = {interface.index: interface for interface in self.wire.interfaces.values()}
         self.operations: list[Operation] = []
         self.kept = self._matching()
-        self.down = self._down()
+        self.down = self._devices_to_set_down()
         self.up = {device for device, interface in self.kept.items() if interface.up}
         cables = [cable for cable in self.wiring.cables if cable.near[0] != namespace_names.WIRE]
         direct = {end for cable in cables for end in (cable.near, cable.far)}
@@ -86,10 +86,10 @@ class Draft:
                 kept[device] = vxlan
         return kept
 
-    def _down(self) -> set[Device]:
+    def _devices_to_set_down(self) -> set[Device]:
         down: set[Device] = set()
         direct = {link.name for link in self.desired.links if link.datapath == "direct"}
-        for name, devices in self.wiring.of_link.items():
+        for name, devices in self.wiring.link_devices.items():
             if name in self.link_services and self.link_services[name].down:
                 if not devices and name in direct:
                     raise ValueError(f"{name} is declared direct: it has no end in the wire namespace to set down")
@@ -128,7 +128,7 @@ class Draft:
         return self.bridge_index(switch) if switch is not None else 0
 
     def set_up(self, device: Device) -> None:
-        """Set a device up, unless it is up or its link is to be down."""
+        """Set a device up, unless it is already up or its link is to be down."""
         if device not in self.up and device not in self.down:
             self.operations.append(SetUp(*device, self.index(device)))
             self.up.add(device)

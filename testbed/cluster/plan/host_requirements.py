@@ -1,4 +1,4 @@
-"""Requirements of a layout on this version and this machine, checked before anything changes."""
+"""Requirements of a layout on this machine and on the testbed's limits, checked before anything changes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SYSCTL = "user.max_net_namespaces"
 _NAMESPACES = Path("/proc/sys", *_SYSCTL.split("."))
 
 MAX_ENTRIES = 1_000_000
-"""Limit on forwarding entries of all switches together, which the kernel takes seconds to add and 128 bytes each to
-store."""
+"""Maximum number of forwarding entries of all switches together. The kernel takes seconds to add so many, and stores 128
+bytes for each."""
 
-_DESCRIPTORS = 2  # per namespace, while the cluster is built
+_FILES_PER_NAMESPACE = 2  # open while the cluster is built
 
 
 def check_supported(layout: Layout, asked: ConfiguredDatapath = "auto") -> None:
@@ -27,15 +27,15 @@ def check_supported(layout: Layout, asked: ConfiguredDatapath = "auto") -> None:
 
     asked: the datapath of links that do not specify one.
     """
-    reasons = [*_numbers(layout), *_nodes(layout), *_datapaths(layout, asked)]
+    reasons = [*_exceeded_limits(layout), *_node_problems(layout), *_missing_datapaths(layout, asked)]
     if reasons:
         raise UnsupportedError(
             "\n".join([f"{layout.name} cannot be brought up:", *(f"  {reason}" for reason in reasons)])
         )
 
 
-def _numbers(layout: Layout) -> list[str]:
-    """Return a sentence for each limit of this machine that the layout exceeds."""
+def _exceeded_limits(layout: Layout) -> list[str]:
+    """Return a message for each limit of the testbed or this machine that the layout exceeds."""
     reasons = []
     entries = sum(len(switch.forwarding) for switch in layout.switches)
     if entries > MAX_ENTRIES:
@@ -50,26 +50,29 @@ def _numbers(layout: Layout) -> list[str]:
         reasons.append(
             f"it needs {namespaces:,} network namespaces, and this machine allows {allowed:,} (sysctl {_SYSCTL})"
         )
-    _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if descriptors != resource.RLIM_INFINITY and _DESCRIPTORS * namespaces > descriptors:
+    _, open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if open_files != resource.RLIM_INFINITY and _FILES_PER_NAMESPACE * namespaces > open_files:
         reasons.append(
-            f"its {len(layout.nodes):,} nodes need {_DESCRIPTORS * namespaces:,} open files while they are made, and a "
-            f"process here may have {descriptors:,} (ulimit -Hn)"
+            f"its {len(layout.nodes):,} nodes need {_FILES_PER_NAMESPACE * namespaces:,} open files while they are made, "
+            f"and a process here may have {open_files:,} (ulimit -Hn)"
         )
     return reasons
 
 
-def _nodes(layout: Layout) -> list[str]:
+def _node_problems(layout: Layout) -> list[str]:
+    """Return a message for each requirement of a node that this machine does not meet."""
     reasons = []
     available = os.sched_getaffinity(0)
     for node in layout.nodes:
         if missing := sorted(set(node.cpus) - available):
-            present = _ranges(available)
-            reasons.append(f"node {node.name}: this machine has no CPU {_ranges(missing)} for it (it has {present})")
+            present = _format_ranges(available)
+            reasons.append(
+                f"node {node.name}: this machine has no CPU {_format_ranges(missing)} for it (it has {present})"
+            )
         if refusal := cgroups.refusal(node.cpu_share, node.memory):
             reasons.append(f"node {node.name}: its CPU share or memory limit cannot be kept: {refusal}")
         for target in node.files:
-            if refusal := _placement_problem(Path(target)):
+            if refusal := _file_problem(Path(target)):
                 reasons.append(f"node {node.name}: {target} {refusal}")
         for target in node.private_directories:
             if refusal := _directory_problem(Path(target)):
@@ -77,10 +80,10 @@ def _nodes(layout: Layout) -> list[str]:
     return reasons
 
 
-def _datapaths(layout: Layout, asked: ConfiguredDatapath) -> list[str]:
-    """Return a sentence for each datapath that is selected by name and missing here: no injection could use it.
+def _missing_datapaths(layout: Layout, asked: ConfiguredDatapath) -> list[str]:
+    """Return a message for each datapath that is requested by name and not available here, even if no link uses it yet.
 
-    Links of modelled networks are left out, because only the relay carries them.
+    Links of modelled networks are skipped, because only the relay carries them.
     """
     origins: dict[str, str] = {}
     for link in layout.links:
@@ -105,8 +108,8 @@ def _datapaths(layout: Layout, asked: ConfiguredDatapath) -> list[str]:
     ]
 
 
-def _placement_problem(target: Path) -> str:
-    """Return the reason why a file cannot be mounted at this path; empty if it can."""
+def _file_problem(target: Path) -> str:
+    """Return why a file cannot be mounted at this path; empty if it can."""
     if target.parts[1:2] in (("proc",), ("sys",), ("dev",)):
         return "is in a file system of the kernel: no file can be mounted there"
     try:
@@ -120,7 +123,7 @@ def _placement_problem(target: Path) -> str:
 
 
 def _directory_problem(target: Path) -> str:
-    """Return the reason why a directory cannot be mounted at this path; empty if it can."""
+    """Return why a directory cannot be mounted at this path; empty if it can."""
     if target.parts[1:2] in (("proc",), ("sys",), ("dev",)):
         return "is in a file system of the kernel: no directory can be mounted there"
     if (root := default_root()).is_relative_to(target):
@@ -135,7 +138,7 @@ def _directory_problem(target: Path) -> str:
     return ""
 
 
-def _ranges(cpus: Iterable[int]) -> str:
+def _format_ranges(cpus: Iterable[int]) -> str:
     """Format CPU numbers like the kernel: "0-3,6"."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):

@@ -1,8 +1,8 @@
 """Interface indexes of a cluster: the indexes of existing devices, and unused indexes for new devices.
 
-Two veth ends are paired if each reports the index of the other end. So an index of the wire namespace does not occur in
-a node, and the indexes of a direct link's ends are unique in the cluster. The first hundred indexes of every namespace
-are reserved for interfaces that the kernel creates when tunnel modules are loaded.
+The planner takes two veth interfaces for a pair if each reports the other's index. So that this is unambiguous, an index
+of the wire namespace does not occur in a node, and the indexes of a direct link's ends are unique in the cluster. The first
+hundred indexes of every namespace are reserved for interfaces that the kernel creates when tunnel modules are loaded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ FIRST_DIRECT_INDEX = 1_000_001
 
 
 class InterfaceIndexes:
-    """The index of each device of a cluster. namespaces: existing interfaces, by namespace. kept: devices that are not
-    recreated. direct: the ends of links from NIC to NIC."""
+    """The index of each device of a cluster.
+
+    namespaces: contents of the existing namespaces, by key. kept: devices that are not recreated. direct: the ends of links
+    from NIC to NIC.
+    """
 
     def __init__(
         self, namespaces: Mapping[str, Contents], kept: Mapping[Device, Interface], direct: Set[Device]
@@ -40,7 +43,7 @@ class InterfaceIndexes:
         )
 
     def of(self, device: Device) -> int:
-        """Return the index of an existing or new device. A recreated device keeps its index."""
+        """Return the index of an existing or new device. A recreated device keeps its index if that is in its range."""
         if device not in self._indexes:
             self._indexes[device] = self._new(device)
         return self._indexes[device]

@@ -1,4 +1,4 @@
-"""The kernel operations of a plan, as plain data. str() is the line that ``--dry-run`` prints."""
+"""The kernel operations of a plan, as plain data. str() of an operation is its line in the output of ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from testbed.lazy_dataclass import dataclass
 from testbed.spec.graphviz import describe_impairment
 from testbed.spec.layout import Impairment, Tunnel
 
-if TYPE_CHECKING:  # their code is for those who apply a plan
+if TYPE_CHECKING:  # only applying a plan needs their code
     from testbed.kernel import netem, shapers
     from testbed.kernel.loss_program import Losses
 
 
 class _Printed:
-    """An operation with a text for users. line: format string of the text; {0} is the operation."""
+    """An operation that str() formats for users. line: format string, in which {0} is the operation."""
 
     __slots__ = ()
     line: ClassVar[str]
@@ -70,8 +70,8 @@ class SetRouting(InNamespace):
     on: bool
 
     def __str__(self) -> str:
-        verb = ("let", "route") if self.on else ("stop", "routing")
-        return f"{verb[0]} {self.key} {verb[1]} IPv{self.version} between its NICs"
+        begin, verb = ("let", "route") if self.on else ("stop", "routing")
+        return f"{begin} {self.key} {verb} IPv{self.version} between its NICs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class SetLimits(InNamespace):
 
 @dataclass(frozen=True, slots=True)
 class SetNodeContext(InNamespace):
-    """Note that programs started from now on have other files, variables, CPUs or names; no kernel operation."""
+    """Mark that programs started from now on get other files, directories, variables or CPUs; the kernel is not changed."""
 
     line = "let programs started in {0.key} from now on see its changed files, environment and CPUs"
 
@@ -103,11 +103,11 @@ class MakeSwitch(_Printed):
 
 @dataclass(frozen=True, slots=True)
 class MakeCable:
-    """Make a veth pair: `device` in namespace `key`, and its peer.
+    """Make a veth pair: `device` in namespace `key`, and `peer_device` in namespace `peer_key`.
 
-    switch: interface index of the switch that `device` is plugged into; 0: none. up: whether `device` is set up. An empty
-    MAC leaves the choice to the kernel (wire-side ends). patch: whether the pair is a patch or stage. hooks: the indexes of
-    ends that get a hook before they are up, as by `AddHook`.
+    mac, peer_mac: empty: chosen by the kernel (wire-side ends). switch: interface index of the bridge that `device` is
+    plugged into; 0: none. up: whether `device` is set up. patch: whether the pair is a patch or stage. hooks: the indexes of
+    ends that get a hook, as by `AddHook`, before they are up.
     """
 
     label: str
@@ -131,8 +131,7 @@ class MakeCable:
 
 @dataclass(frozen=True, slots=True)
 class MakeTunnel(_Printed):
-    """Make a VXLAN interface, whose packets travel between two addresses of the machines' network. mac: empty leaves the
-    choice to the kernel."""
+    """Make a VXLAN interface, whose packets travel between two machines' addresses. mac: empty: chosen by the kernel."""
 
     label: str
     key: str
@@ -154,7 +153,7 @@ class RemoveDevice(_Device):
 
 @dataclass(frozen=True, slots=True)
 class SetDevice(_Device):
-    """Change an interface; None leaves a value unchanged. switch 0 unplugs it."""
+    """Change an interface. None leaves a value unchanged. switch: interface index of its bridge; 0 unplugs it."""
 
     mtu: int | None = None
     mac: str | None = None
@@ -180,15 +179,15 @@ class SetDown(_Device):
 
 @dataclass(frozen=True, slots=True)
 class SetOffloads(_Device):
-    """Let an interface accept GSO frames of these kinds, and otherwise only frames of at most its MTU."""
+    """Let the kernel send only these kinds of GSO frames on an interface, and segment the others before."""
 
-    line = "set offloads of {0.device} in {0.where} {0.taken}"
-    taken: Offloads
+    line = "set offloads of {0.device} in {0.where} {0.accepted}"
+    accepted: Offloads
 
 
 @dataclass(frozen=True, slots=True)
 class SetPort(_WireDevice):
-    """Set whether a switch's port learns addresses and floods."""
+    """Set whether the switch learns addresses at a port, and whether it floods frames to the port."""
 
     learning: bool
     flooding: bool
@@ -243,8 +242,10 @@ class Part(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class Redirect(_WireDevice):
-    """Redirect frames that arrive on an interface to another one, before any other processing. prepared: complete a
-    `PrepareRedirect`, which takes effect at once."""
+    """Redirect frames that arrive on an interface to another one, before any other processing.
+
+    out: index of the other interface. prepared: whether `PrepareRedirect` has prepared it, so that it takes effect at once.
+    """
 
     line = "redirect {0.device} to {0.out_device}"
     out_device: str
@@ -254,14 +255,14 @@ class Redirect(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class PrepareRedirect(_WireDevice):
-    """Do the part of a redirection for which the kernel needs long."""
+    """Do the slow part of a redirection, so that `Redirect` can take effect at once."""
 
     line = "prepare to redirect {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
 class EndRedirect(_WireDevice):
-    """End a redirection. prepared: it stays prepared, and the end takes effect at once."""
+    """End a redirection. prepared: keep it prepared; the end then takes effect at once."""
 
     prepared: bool = False
 
@@ -271,8 +272,11 @@ class EndRedirect(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class PrepareEgress(_WireDevice):
-    """Prepare to redirect the frames that leave by a port, with two exceptions: frames from its stage leave, and frames that
-    arrived by its patch, which came from the cable's end, are dropped."""
+    """Prepare to redirect the frames that leave by a port, with two exceptions.
+
+    Frames that come from the stage leave by the port. Frames that entered the switch by the patch are dropped, since they
+    came from the cable of this port.
+    """
 
     line = "prepare to redirect what leaves by {0.device}"
     patch_device: str
@@ -290,7 +294,7 @@ class RedirectEgress(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class EndEgress(_WireDevice):
-    """End a `RedirectEgress`. prepared: it stays prepared."""
+    """End a `RedirectEgress`. prepared: keep it prepared."""
 
     prepared: bool = False
 
@@ -300,9 +304,9 @@ class EndEgress(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class Drain(_Printed):
-    """Wait until an interface that gets no more frames has sent the frames in its discipline.
+    """Wait until an interface to which no more frames are sent has sent the frames in its qdisc.
 
-    Frames in a token bucket are sent early. link: name of the frames' link.
+    Frames in a token bucket are sent early. link: name of the link that the interface belongs to.
     """
 
     line = "drain {0.device}"
@@ -320,7 +324,8 @@ class ForgetPort(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class AddHook(_WireDevice):
-    """Prepare an interface for diversion. If it is up, frames that it would send in the next milliseconds are lost."""
+    """Prepare an interface for diversion, by a clsact qdisc. If the interface is up, frames that it would send in the next
+    milliseconds are lost."""
 
     line = "add a hook to {0.device}"
 
@@ -336,8 +341,8 @@ class AwaitCarrier(_WireDevice):
 class Divert(_WireDevice):
     """Divert frames that arrive on an interface to the relay, which receives them on the interface `tap`.
 
-    back: at a switch's port, the tap for frames that leave by the port; 0 elsewhere. Frames marked with the port's index
-    come from the relay: on `tap`, only they pass, and they enter the port.
+    tap: interface index. back: at a switch's port, the index of the tap for frames that leave by the port; 0 elsewhere. The
+    relay marks its frames with the port's index: on `tap`, only marked frames pass, and they enter the port.
     """
 
     line = "divert frames of {0.device} to the relay"
@@ -349,7 +354,7 @@ class Divert(_WireDevice):
 class Undivert(_WireDevice):
     """End the diversion of an interface's frames.
 
-    tap: whether the relay receives on the interface; the relay's frames in flight to it would be lost.
+    tap: whether the interface is a tap. Frames that the relay still sends to a tap are lost when its diversion ends.
     """
 
     line = "divert frames of {0.device} no more"
@@ -358,7 +363,7 @@ class Undivert(_WireDevice):
 
 @dataclass(frozen=True, slots=True)
 class SetNetem(_WireDevice):
-    """Set netem on a stage's end. changed: whether a value that the kernel does not report differs from the present one."""
+    """Set netem on a stage's end. changed: whether a value that the kernel does not report has changed."""
 
     impairment: Impairment
     options: netem.Options

@@ -17,9 +17,12 @@ from testbed.spec.layout import ConfiguredDatapath, Layout
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Decisions on the links of a cluster. link_services: link services of every link that is not direct and up. notes: link
-    -> approximations of its datapath, and reasons why a preferred datapath was not chosen. orders: for the relay. files:
-    path -> text of the tables and traces that impairments name."""
+    """Decisions on the links of a cluster.
+
+    link_services: services of all links that are not direct and up. notes: link -> approximations of its datapath, and
+    reasons why a preferred datapath was not chosen. orders: for the relay. files: path -> text of the tables and traces that
+    impairments name.
+    """
 
     link_services: Mapping[str, LinkService] = field(default_factory=dict)
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -33,13 +36,13 @@ def decide(
     asked: ConfiguredDatapath,
     base: Path,
     log: str = "",
-    known: Mapping[str, str] = MappingProxyType({}),
+    known_texts: Mapping[str, str] = MappingProxyType({}),
 ) -> Decisions:
     """Decide the datapath and the impairments of each link.
 
     asked: the datapath of links that do not specify one. base: the directory for relative paths of tables and traces.
     log: the file to which the relay writes the fates of frames on its links, or empty; other datapaths report none.
-    known: texts of files, by the paths that impairments give, for files that no longer exist.
+    known_texts: texts of tables and traces, by their paths in the impairments, for files that no longer exist.
 
     Raises DescriptionError, RuleError and BrokenFileError for invalid impairments; UnsupportedError lists all links that no
     datapath of this machine supports.
@@ -55,7 +58,7 @@ def decide(
         DatapathSelector,  # imports code that a cluster without impairments does not need
     )
 
-    selector = DatapathSelector(layout, injected, asked, base, known)
+    selector = DatapathSelector(layout, injected, asked, base, known_texts)
     for link in impaired:
         selector.choose(link)
     selector.check_refusals()

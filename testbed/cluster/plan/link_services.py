@@ -1,6 +1,6 @@
-"""The datapath and impairments of each link: the result of declaration, injections and datapath selection.
+"""The datapath and impairments of each link, as a result of declaration, injections and datapath selection.
 
-Plain data: `link_decisions` computes it, and the planner makes the kernel match it.
+`link_decisions` computes these plain data, and the planner makes the kernel match them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class LinkService:
     gso: tuple[bool, bool] = (False, False)
 
     @property
-    def spliced(self) -> bool:
-        """Whether the link's frames pass a datapath other than the kernel's direct one."""
-        return self.datapath != "direct"
+    def is_direct(self) -> bool:
+        """Whether frames pass the link's veth pairs and bridge only."""
+        return self.datapath == "direct"
 
 
 LinkServices: TypeAlias = Mapping[str, LinkService]
-"""Link name -> its service. Missing links are direct and up."""
+"""Link name -> its service. A link that is missing has `DIRECT_SERVICE`."""
 
 DIRECT_SERVICE = LinkService()

@@ -1,7 +1,7 @@
-"""Names of namespaces and interfaces in the kernel.
+"""Names of namespaces, interfaces and processes of a cluster.
 
-A cluster has one namespace per node, ``CLUSTER.NODE``, and a wire namespace, ``CLUSTER``, which holds the switches and the
-peers of the nodes' interfaces. In the code, a namespace's key is the node's name, or "" for the wire namespace.
+A cluster has one namespace per node, ``CLUSTER.NODE``, and a wire namespace, ``CLUSTER``, which contains the switches and
+the peers of the nodes' interfaces. In the code, a namespace's *key* is the node's name, or "" for the wire namespace.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from testbed.errors import DescriptionError, Problem
 from testbed.spec.names import NAME_PATTERN
 
 WIRE = ""
+"""Key of the wire namespace."""
+
+# Names of processes, of at most 15 characters
 HOLDER = "testbed-holder"
 SUPERVISOR = "testbed-superv"
 LOAD = "testbed-load"
+
 _MAX_LENGTH = 15  # IFNAMSIZ without the NUL
-_RESERVED = {"lo", "all", "default"}  # the loopback, and directories of /proc/sys/net/ipv4/conf
+_RESERVED = {"lo", "all", "default"}  # the loopback interface, and directories of /proc/sys/net/ipv4/conf
 
 
 def namespace(cluster: str, key: str) -> str:
+    """Return the name of a cluster's namespace."""
     return f"{cluster}.{key}" if key else cluster
 
 
@@ -54,17 +59,16 @@ def tunnel(owner: str, port: str) -> str:
 
 
 def patch(device: str) -> tuple[str, str]:
-    """Return the names of the veth pair between `device` and the switch, through which the relay can be inserted: the
-    bridge port, and its peer.
+    """Return the names of the two ends of a patch beside `device` (see `veth_wiring`): the plugged end and the free end.
 
-    If the bridge has neither as a port, the relay listens on both. Only the names of patches, stages and tunnels have a '+'
-    before their first dot.
+    The plugged end is a port of the switch on a spliced link; on a diverted link, neither end is plugged in. Only the
+    names of patches, stages and tunnels have a '+' before their first dot.
     """
     return _bounded(f"port+{device}"), _bounded(f"free+{device}")
 
 
 def stage(device: str) -> tuple[str, str]:
-    """Return the names of a link's stage, which holds its queueing disciplines: one interface for each direction.
+    """Return the names of the two interfaces of a link's stage, on which its qdiscs are: that of forward, that of backward.
 
     device: the interface after which a patch of that link would be named.
     """
@@ -76,12 +80,13 @@ def _bounded(name: str) -> str:
 
 
 def _shorten(name: str) -> str:
-    """Shorten a name to its beginning and a hash of it. Only shortened names contain '~'."""
+    """Shorten a name to its first four characters and a hash. Only shortened names contain '~'."""
     return f"{name[:4]}~{_digest(name).hex()}"
 
 
 def switch_mac(name: str) -> str:
-    """Return a fixed, locally administered MAC address for a bridge, so that adding a port does not change it."""
+    """Return a locally administered MAC address for a bridge. Without a fixed one, the kernel would change it with the
+    ports."""
     return f"06:{_digest(name).hex(':')}"
 
 
@@ -92,8 +97,8 @@ def _digest(name: str) -> bytes:
 
 
 def check_cluster(name: str) -> str:
-    """Return the name if it is valid. Raises DescriptionError otherwise. The name becomes part of paths, so it must always
-    be checked."""
+    """Return a cluster's name if it is valid; raise DescriptionError otherwise. Names from users become part of paths, so
+    check them first."""
     if not re.fullmatch(NAME_PATTERN, name) or name.endswith("\n"):
         shown = repr(name if len(name) <= 60 else f"{name[:57]}...")
         expected = "1 to 63 letters, digits, '-' and '_', the first a letter or digit"

@@ -1,4 +1,4 @@
-"""Execution of a plan: operations become netlink requests, batched by namespace."""
+"""Execution of a plan: operations are encoded as netlink requests, which are batched by namespace."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ from testbed.kernel.filesystem import write_setting
 from testbed.kernel.netlink import RequestError, RouteSocket
 from testbed.kernel.rtnl_dump import ROUTING, Contents, any_settles, interface, node_contents, wire_contents
 
-# Errors of the kernel by which the operation has nothing left to do, such as removing an object that does not exist.
+# Errors of the kernel which mean that an operation has no effect left, such as the removal of an object that does not exist.
 _HARMLESS_ERRORS = {
     RemoveDevice: {errno.ENODEV},
     RemoveForwarding: {errno.ENOENT},
     RemoveAddress: {errno.EADDRNOTAVAIL},
     RemoveRoute: {errno.ESRCH},
-    Part: {errno.ENOENT, errno.EINVAL},  # the interface never had a hook; its hook was removed
+    Part: {errno.ENOENT, errno.EINVAL},  # no hook was ever added; the hook was removed
     PrepareRedirect: {errno.EEXIST},
     EndRedirect: {errno.ENOENT, errno.EINVAL},
     PrepareEgress: {errno.ENOENT},
@@ -64,21 +64,21 @@ _HARMLESS_ERRORS = {
     RemoveLoss: {errno.ENOENT, errno.EINVAL},
 }
 
-_SPARE_DESCRIPTORS = 64
+_SPARE_DESCRIPTORS = 64  # beyond those of the namespaces
 _CARRIER_TIMEOUT = 5.0  # s; the kernel takes up to 1 s
 _DRAIN_TIMEOUT = 1.0  # s
-_UNLIMITED_RATE = 10**10  # bytes/s
+_DRAIN_RATE = 10**10  # bytes/s; in effect unlimited
 _POLL_INTERVAL = 0.001  # s
-_REMOVAL_GROUP = 0x7E57  # the group of interfaces that are to be removed together
+_REMOVAL_GROUP = 0x7E57  # link group of interfaces that are removed by one request
 
 
 class NetlinkExecutor:
     """Executor of one change. It opens the cluster's namespaces on demand, and closes them at the end.
 
     paths, inodes: paths and inodes of the namespaces, by key. made: keys of new namespaces. named: whether new namespaces
-    get names in /run/netns; otherwise their holder must get copies of `descriptors`. alias: returns the alias of a new
-    namespace's loopback interface, by key. early, lost: link -> number of frames that left a drained discipline early, or
-    were still in it at the timeout.
+    get names in /run/netns; otherwise their holder must get copies of `descriptors`. alias: maps the key of a new namespace
+    to the alias of its loopback interface. early: link -> number of frames that left a drained qdisc early. lost: link ->
+    number of frames that were still in it at the timeout.
     """
 
     def __init__(self, cluster: str, alias: Callable[[str], str], *, named: bool) -> None:
@@ -108,7 +108,7 @@ class NetlinkExecutor:
         resource.setrlimit(resource.RLIMIT_NOFILE, self._limits)
 
     def make_space(self, count: int) -> None:
-        """Raise the descriptor limit for `count` namespaces, two each, as far as the hard limit permits."""
+        """Raise the limit on open files for `count` namespaces, two files each, as far as the hard limit permits."""
         soft, hard = self._limits
         needed = 2 * count + _SPARE_DESCRIPTORS + len(os.listdir("/proc/self/fd"))
         if needed > soft and soft != resource.RLIM_INFINITY:
@@ -136,8 +136,8 @@ class NetlinkExecutor:
         return contents_by_key
 
     def apply(self, operations: Sequence[Operation], progress: Callable[[int], None]) -> None:
-        """Execute operations. progress: called with the number of operations done. KernelError names the failed operation
-        and the reason."""
+        """Execute operations. progress: called with the number of operations done. Raises KernelError with the failed
+        operation and the reason, ConflictError for a namespace name or VXLAN id in use."""
         if self._machine_route is None and any(isinstance(operation, MakeTunnel) for operation in operations):
             self._machine_route = RouteSocket()  # a tunnel sends in the namespace from which it is made
         first = 0
@@ -177,9 +177,9 @@ class NetlinkExecutor:
             case SetRouting(key, version, on):
                 with namespaces.inside(self.paths[key]):
                     write_setting(ROUTING[version], str(int(on)))
-            case SetOffloads(key, device, _, taken):
+            case SetOffloads(key, device, _, accepted):
                 with namespaces.inside(self.paths[key]):
-                    offloads.allow(device, taken)
+                    offloads.allow(device, accepted)
             case AwaitCarrier(_, index):
                 self._await_carrier(index)
             case Drain(link, _, index):
@@ -196,40 +196,44 @@ class NetlinkExecutor:
 
     def _make_tunnels(self, operations: Sequence[MakeTunnel]) -> None:
         assert self._machine_route is not None
-        making: list[bytes] = []
-        naming: dict[str, list[bytes]] = {}
-        for made in operations:
-            descriptor, tunnel = self.open(made.key).descriptor, made.tunnel
-            making.append(
+        link_requests: list[bytes] = []
+        alias_requests: dict[str, list[bytes]] = {}
+        for operation in operations:
+            descriptor, tunnel = self.open(operation.key).descriptor, operation.tunnel
+            link_requests.append(
                 netlink_messages.make_vxlan(
-                    made.device,
+                    operation.device,
                     tunnel.local,
                     tunnel.remote,
                     tunnel.vni,
-                    made.index,
-                    made.mtu,
+                    operation.index,
+                    operation.mtu,
                     descriptor,
-                    made.mac or None,
+                    operation.mac or None,
                 )
             )
-            naming.setdefault(made.key, []).append(netlink_messages.set_alias(made.index, tunnel.alias))
+            set_alias = netlink_messages.set_alias(operation.index, tunnel.alias)
+            alias_requests.setdefault(operation.key, []).append(set_alias)
         try:
-            self._machine_route.execute(making, f"netlink: {len(operations)} tunnels")
+            self._machine_route.execute(link_requests, f"netlink: {len(operations)} tunnels")
         except RequestError as error:
             refusal = error.refusals[0]
             operation = operations[refusal.position]
             if refusal.errno == errno.EEXIST:
                 raise ConflictError(
-                    f"{operation} failed: another VXLAN of this machine has that id; take its cluster down, or give this "
-                    "one another name with --name"
+                    f"{operation} failed: another VXLAN interface of this machine has that id; take its cluster down, or "
+                    "give this one another name with --name"
                 ) from error
             raise KernelError(f"{operation} failed: {refusal.reason}") from error
-        for key, requests in naming.items():
+        for key, requests in alias_requests.items():
             self.open(key).route.execute(requests, f"netlink: the aliases of {len(requests)} tunnels")
 
     def await_link_watch(self, operations: Sequence[Operation]) -> None:
-        """Wait until the kernel's link watch has noticed the carriers of new cables: an interface drops what it is to send
-        before. Without an error if it takes too long, as on a machine whose RTNL lock is always held."""
+        """Wait until the kernel's link watch has noticed the carriers of new cables: until then, an interface drops the
+        frames that it is to send.
+
+        Returns without an error after `_CARRIER_TIMEOUT`, as on a machine whose RTNL lock is always held.
+        """
         deadline = time.monotonic() + _CARRIER_TIMEOUT
         for key in {operation.key for operation in operations if isinstance(operation, MakeCable)}:
             route = self.open(key).route
@@ -237,8 +241,8 @@ class NetlinkExecutor:
                 time.sleep(_POLL_INTERVAL)
 
     def _await_carrier(self, index: int) -> None:
-        """Wait until the kernel's link watch has noticed that the interface's peer is up; the interface sends nothing
-        before."""
+        """Wait until the kernel's link watch has noticed that the interface's peer is up; until then, the interface sends
+        nothing. TimeoutError after `_CARRIER_TIMEOUT`."""
         deadline = time.monotonic() + _CARRIER_TIMEOUT
         while not interface(self.open(namespace_names.WIRE).route, index).sends:
             if time.monotonic() > deadline:
@@ -246,14 +250,14 @@ class NetlinkExecutor:
             time.sleep(_POLL_INTERVAL)
 
     def _drain(self, link: str, index: int) -> None:
-        """Wait until an interface's discipline is empty; frames left at the timeout count as lost."""
+        """Wait until an interface's qdisc is empty; frames left in it at the timeout count as lost."""
         from testbed.kernel import qdiscs, shapers
 
         route = self.open(namespace_names.WIRE).route
         qdisc = qdiscs.qdiscs(route).get(index)
         if qdisc is not None and qdisc.kind == shapers.KIND and qdisc.queued:
             self.early[link] = self.early.get(link, 0) + qdisc.queued
-            route.execute(shapers.requests(index, replace(shapers.decode(qdisc.options), rate=_UNLIMITED_RATE)))
+            route.execute(shapers.requests(index, replace(shapers.decode(qdisc.options), rate=_DRAIN_RATE)))
         deadline = time.monotonic() + _DRAIN_TIMEOUT
         while qdisc is not None and qdisc.queued and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
@@ -278,13 +282,13 @@ class NetlinkExecutor:
 
     def _send(self, key: str, operations: Sequence[Operation]) -> None:
         requests: list[bytes] = []
-        owners: list[Operation] = []
+        encoded: list[Operation] = []  # the operation of each request
         namespace_name = namespace_names.namespace(self.cluster, key)
         with ExitStack() as resources:
             for _, group in groupby(operations, lambda operation: isinstance(operation, RemoveDevice)):
                 for operation, request in self._encode(list(group), resources):
                     requests.append(request)
-                    owners.append(operation)
+                    encoded.append(operation)
             try:
                 self.open(key).route.execute(requests, f"netlink: {namespace_name}: {len(operations)} operations")
             except RequestError as error:
@@ -292,13 +296,13 @@ class NetlinkExecutor:
             else:
                 return
         for refusal in request_error.refusals:
-            operation = owners[refusal.position]
+            operation = encoded[refusal.position]
             if refusal.errno not in _HARMLESS_ERRORS.get(type(operation), ()):
                 raise KernelError(f"{operation} failed: {refusal.reason}") from request_error
 
     def _encode(self, operations: Sequence[Operation], resources: ExitStack) -> Iterator[tuple[Operation, bytes]]:
-        """Encode the requests of operations, with the operation of each. Either all or none of them remove devices, which
-        are removed as a group."""
+        """Encode the requests of operations; yield each with its operation. All of the operations remove devices, which are
+        then removed as a group, or none does."""
         removals = [operation for operation in operations if isinstance(operation, RemoveDevice)]
         if len(removals) < 2:
             for operation in operations:
@@ -311,7 +315,7 @@ class NetlinkExecutor:
 
 
 def name_taken_message(name: str) -> str:
-    """Return the error message for a namespace name that is in use."""
+    """Return the error message for the name of a namespace that is already in use."""
     if namespaces.is_unfinished(name) or Mark.parse(namespaces.alias_of(str(namespaces.NAMES / name))) is not None:
         return f"a network namespace named {name} is left of a cluster whose state is lost: 'testbed gc' removes it"
     return (
@@ -321,8 +325,8 @@ def name_taken_message(name: str) -> str:
 
 
 def _batch_key(operation: Operation) -> str | type[MakeTunnel] | None:
-    """Return the key of the namespace for an operation's netlink requests; MakeTunnel for those that are sent from the
-    machine's namespace; None if the operation is executed otherwise."""
+    """Return the key of the namespace in which an operation's netlink requests are sent; MakeTunnel for requests that are
+    sent in the machine's namespace; None for an operation that is not executed by requests."""
     if isinstance(operation, MakeTunnel):
         return MakeTunnel
     if isinstance(operation, MakeNamespace | RemoveNamespace | SetRouting | SetLimits | SetNodeContext | SetOffloads):

@@ -28,8 +28,8 @@ def complete_nodes(draft: Draft) -> frozenset[str]:
 
 
 def make_namespaces(draft: Draft, kept_nodes: frozenset[str]) -> None:
-    """Make missing namespaces, and set the nodes' routing, limits and contexts. kept_nodes: nodes that keep their
-    routing."""
+    """Make missing namespaces, and set the nodes' routing, limits and contexts. kept_nodes: nodes whose routing is not
+    changed."""
     for key in [namespace_names.WIRE, *(node.name for node in draft.desired.nodes)]:
         if key not in draft.existing.namespaces:
             draft.operations.append(MakeNamespace(key))
@@ -46,12 +46,14 @@ def make_namespaces(draft: Draft, kept_nodes: frozenset[str]) -> None:
 
 
 def _set_routing(draft: Draft, node: Node, contents: Contents | None) -> None:
-    if len(node.nics) < 2:  # it cannot route, whatever setting its namespace inherited
+    if len(node.nics) < 2:  # the node cannot route, whatever its namespace has inherited
         return
     for version in (4, 6):
         desired = node.forwards and (version == 4 or _has_ipv6(node))
-        # A new namespace may have inherited the machine's own setting, of IPv4 only.
-        if desired != (version in contents.routing) if contents is not None else desired or version == 4:
+        # A new namespace may have inherited the machine's setting, but only for IPv4.
+        is_unknown = contents is None and version == 4
+        present = contents is not None and version in contents.routing
+        if is_unknown or desired != present:
             draft.operations.append(SetRouting(node.name, version, desired))
 
 
@@ -60,17 +62,17 @@ def _has_ipv6(node: Node) -> bool:
 
 
 def _node_context(node: Node) -> tuple[object, ...]:
-    """Return the parts of the programs' environment that are no kernel objects."""
+    """Return the settings of programs that are not kernel objects: CPUs, variables, files, private directories."""
     return node.cpus, dict(node.environment), dict(node.files), node.private_directories
 
 
 def configure(draft: Draft, node: Node) -> None:
-    """Set addresses and routes. Interfaces are set up before the routes, which the kernel would otherwise refuse."""
+    """Set a node's addresses and routes, and set its NICs up: the kernel refuses routes over interfaces that are down."""
     contents = draft.existing.namespaces.get(node.name, NO_CONTENTS)
     desired_routes = {(route.destination, route.via) for route in node.routes}
     for destination, via in sorted(contents.routes - desired_routes):
         draft.operations.append(RemoveRoute(node.name, destination, via))
-    loses_routes = False  # removing an address removes the routes over its network
+    loses_routes = False  # the kernel removes the routes over a removed address or an interface that is down
     for nic in node.nics:
         device = (node.name, nic.name)
         index = draft.index(device)
@@ -95,7 +97,7 @@ def configure(draft: Draft, node: Node) -> None:
 
 
 def _addresses(node: Node, nic: Nic) -> tuple[str, ...]:
-    """Return the addresses of a NIC, including a link-local one on an IPv6 router (RFC 4291, appendix A).
+    """Return the addresses of a NIC. On an IPv6 router, add a link-local one (RFC 4291, appendix A).
 
     The kernel sends neighbour solicitations for forwarded packets only from a link-local address.
     """

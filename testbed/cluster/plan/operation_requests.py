@@ -1,4 +1,4 @@
-"""Netlink requests of a plan's operations; `netlink_executor` sends each in the operation's namespace."""
+"""Netlink requests of a plan's operations. `netlink_executor` sends each request in its operation's namespace."""
 
 from __future__ import annotations
 
@@ -46,44 +46,44 @@ from testbed.kernel.namespaces import OpenNamespace
 
 _DeviceChange: TypeAlias = MakeSwitch | MakeCable | RemoveDevice | SetDevice | SetUp | SetDown
 _PortChange: TypeAlias = SetPort | AddForwarding | RemoveForwarding | ForgetLearned | ForgetPort
-_Redirection: TypeAlias = AddHook | Join | Part | PrepareRedirect | Redirect | EndRedirect
+_RedirectionChange: TypeAlias = AddHook | Join | Part | PrepareRedirect | Redirect | EndRedirect
 _EgressChange: TypeAlias = PrepareEgress | RedirectEgress | EndEgress
-_Diversion: TypeAlias = Divert | Undivert
-_Discipline: TypeAlias = SetNetem | SetShaper | SetLoss | RemoveLoss | RemoveQdisc
-_Addressing: TypeAlias = AddAddress | RemoveAddress | AddRoute | RemoveRoute
+_DiversionChange: TypeAlias = Divert | Undivert
+_DisciplineChange: TypeAlias = SetNetem | SetShaper | SetLoss | RemoveLoss | RemoveQdisc
+_AddressingChange: TypeAlias = AddAddress | RemoveAddress | AddRoute | RemoveRoute
 
-OpenByKey: TypeAlias = Callable[[str], OpenNamespace]
-"""Opens the namespace of a key."""
+NamespaceOpener: TypeAlias = Callable[[str], OpenNamespace]
+"""Function that opens the namespace of a key."""
 
 
-def requests_of(operation: Operation, namespace: OpenByKey, resources: ExitStack) -> list[bytes]:
-    """Encode the netlink requests of an operation. resources: gets objects that must stay open until the requests are
+def requests_of(operation: Operation, open_namespace: NamespaceOpener, resources: ExitStack) -> list[bytes]:
+    """Encode the netlink requests of an operation. resources: receives objects that must stay open until the requests are
     sent."""
     match operation:
         case MakeSwitch() | MakeCable() | RemoveDevice() | SetDevice() | SetUp() | SetDown():
-            return _device_change(operation, namespace)
+            return _device_requests(operation, open_namespace)
         case SetPort() | AddForwarding() | RemoveForwarding() | ForgetLearned() | ForgetPort():
-            return [_port_change(operation)]
+            return [_port_request(operation)]
         case AddHook() | Join() | Part() | PrepareRedirect() | Redirect() | EndRedirect():
-            return _redirection(operation)
+            return _redirection_requests(operation)
         case PrepareEgress() | RedirectEgress() | EndEgress():
-            return _egress_change(operation)
+            return _egress_requests(operation)
         case Divert() | Undivert():
-            return _diversion(operation)
+            return _diversion_requests(operation)
         case SetNetem() | SetShaper() | SetLoss() | RemoveLoss() | RemoveQdisc():
-            return _discipline(operation, namespace, resources)
+            return _discipline_requests(operation, open_namespace, resources)
         case AddAddress() | RemoveAddress() | AddRoute() | RemoveRoute():
-            return [_addressing(operation)]
+            return [_addressing_request(operation)]
         case _:
             raise AssertionError(f"no request for {operation!r}")
 
 
-def _device_change(operation: _DeviceChange, namespace: OpenByKey) -> list[bytes]:
+def _device_requests(operation: _DeviceChange, open_namespace: NamespaceOpener) -> list[bytes]:
     match operation:
         case MakeSwitch(_, device, index, mac):
             return [netlink_messages.make_bridge(device, index, mac)]
         case MakeCable():
-            return _cable(operation, namespace)
+            return _cable_requests(operation, open_namespace)
         case RemoveDevice(_, _, index):
             return [netlink_messages.remove_link(index)]
         case SetDevice():
@@ -94,13 +94,13 @@ def _device_change(operation: _DeviceChange, namespace: OpenByKey) -> list[bytes
             return [netlink_messages.set_down(index)]
 
 
-def _cable(operation: MakeCable, namespace: OpenByKey) -> list[bytes]:
+def _cable_requests(operation: MakeCable, open_namespace: NamespaceOpener) -> list[bytes]:
     set_up_later = operation.up and bool(operation.hooks)
     make_veth = netlink_messages.make_veth(
         operation.device,
         operation.index,
         operation.mtu,
-        namespace(operation.peer_key).descriptor,
+        open_namespace(operation.peer_key).descriptor,
         operation.peer_device,
         operation.peer_index,
         operation.mac or None,
@@ -113,7 +113,7 @@ def _cable(operation: MakeCable, namespace: OpenByKey) -> list[bytes]:
     return [make_veth, *hooks, *set_up]
 
 
-def _port_change(operation: _PortChange) -> bytes:
+def _port_request(operation: _PortChange) -> bytes:
     match operation:
         case SetPort(_, index, learning, flooding):
             return netlink_messages.set_bridge_port(index, int(learning), int(flooding))
@@ -127,7 +127,7 @@ def _port_change(operation: _PortChange) -> bytes:
             return netlink_messages.flush_port_fdb(index)
 
 
-def _redirection(operation: _Redirection) -> list[bytes]:
+def _redirection_requests(operation: _RedirectionChange) -> list[bytes]:
     staging, prepared_handle = netlink.STAGE_PRIORITY, netlink_messages.PREPARED
     match operation:
         case AddHook(_, index):
@@ -151,7 +151,7 @@ def _redirection(operation: _Redirection) -> list[bytes]:
             return [netlink_messages.remove_redirection(index, staging, prepared_handle if prepared else 0)]
 
 
-def _egress_change(operation: _EgressChange) -> list[bytes]:
+def _egress_requests(operation: _EgressChange) -> list[bytes]:
     match operation:
         case PrepareEgress(_, index, patch, stage):
             return [
@@ -168,7 +168,7 @@ def _egress_change(operation: _EgressChange) -> list[bytes]:
             )
 
 
-def _diversion(operation: _Diversion) -> list[bytes]:
+def _diversion_requests(operation: _DiversionChange) -> list[bytes]:
     match operation:
         case Divert(_, index, tap, back):
             mark = index
@@ -185,7 +185,9 @@ def _diversion(operation: _Diversion) -> list[bytes]:
             return [diversion.remove(index, diversion.EGRESS), diversion.remove(index, diversion.INGRESS)]
 
 
-def _discipline(operation: _Discipline, namespace: OpenByKey, resources: ExitStack) -> list[bytes]:
+def _discipline_requests(
+    operation: _DisciplineChange, open_namespace: NamespaceOpener, resources: ExitStack
+) -> list[bytes]:
     from testbed.kernel import loss_classifier, netem, shapers  # encoders that an unimpaired cluster does not need
 
     match operation:
@@ -194,24 +196,27 @@ def _discipline(operation: _Discipline, namespace: OpenByKey, resources: ExitSta
         case SetShaper():
             return shapers.requests(operation.index, operation.options, operation.before)
         case SetLoss():
-            return [netlink_messages.add_clsact(operation.index), _classifier(operation, namespace, resources)]
+            return [
+                netlink_messages.add_clsact(operation.index),
+                _classifier_request(operation, open_namespace, resources),
+            ]
         case RemoveLoss(_, index):
             return [loss_classifier.detach(index)]
         case RemoveQdisc(_, index):
             return [netlink_messages.remove_qdisc(index)]
 
 
-def _classifier(operation: SetLoss, namespace: OpenByKey, resources: ExitStack) -> bytes:
+def _classifier_request(operation: SetLoss, open_namespace: NamespaceOpener, resources: ExitStack) -> bytes:
     """Encode the request that attaches a new classifier, which continues the counters of the replaced one."""
     from testbed.kernel import loss_classifier
 
-    with loss_classifier.open_attached(namespace(namespace_names.WIRE).route, operation.index) as old:
+    with loss_classifier.open_attached(open_namespace(namespace_names.WIRE).route, operation.index) as old:
         counters = old.maps["counters"] if old is not None else None
         new = resources.enter_context(loss_classifier.load(operation.losses, counters))
     return loss_classifier.attach(operation.index, new)
 
 
-def _addressing(operation: _Addressing) -> bytes:
+def _addressing_request(operation: _AddressingChange) -> bytes:
     match operation:
         case AddAddress(_, _, index, address):
             return netlink_messages.add_address(index, address)

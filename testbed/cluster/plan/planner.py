@@ -1,11 +1,11 @@
 """The planner: derive the ordered kernel operations that turn the existing kernel state into the desired layout.
 
-Pure: it performs no I/O. It relies on the kernel's state, not on records: a link may have been removed by hand, or an
+It performs no I/O. It relies on the kernel's state instead of records, since a link may have been removed by hand, or an
 earlier change interrupted. The wire namespace is managed completely; in a node's namespace, only the NICs of the layout,
-their addresses and the static routes.
+their addresses and the static routes are.
 
-This module has the order of the steps; each subject has a module: `cables`, `switch_ports`, `stages` of links that the
-kernel impairs, `diversions` of links that the relay forwards, `node_settings`.
+This module orders the steps. The steps themselves are in `cables`, `switch_ports`, `stages` (links that the kernel
+impairs), `diversions` (links that the relay forwards) and `node_settings`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from testbed.cluster.plan.switch_ports import SwitchPorts
 from testbed.cluster.plan.veth_wiring import Device
 from testbed.spec.layout import Layout, Switch
 
-# Interfaces that the kernel makes in a new namespace; they cannot be removed.
+# Kinds of interfaces that the kernel makes in a new namespace and that cannot be removed.
 _KERNEL_KINDS = {"ipip", "sit", "gre", "gretap", "erspan", "vti", "ip6tnl", "ip6gre", "ip6gretap", "ip6erspan", "vti6"}
 
 
@@ -39,8 +39,8 @@ def plan(
 ) -> list[Operation]:
     """Derive the operations that turn the existing state into the desired layout; none if nothing has to change.
 
-    link_services: link services of the layout's links. files: path -> text of the tables that their impairments name.
-    no_gso: devices on which no GSO frames may be sent, whatever their links are. keeps_settings: nodes that have all their
+    link_services: services of the layout's links. files: path -> text of the tables that their impairments name. no_gso:
+    devices on which no GSO frames may be sent, whatever their links allow. keeps_settings: whether nodes that have all their
     NICs keep the addresses, routes and forwarding that programs such as routing daemons have set.
 
     Raises ValueError if a link that is declared direct is to be impaired or cut; UnsupportedError, BrokenFileError and
@@ -50,7 +50,7 @@ def plan(
     kept_nodes = node_settings.complete_nodes(draft) if keeps_settings else frozenset()
     ports = SwitchPorts(draft)
     joins, diversions, stages = Joins(draft), Diversions(draft), Stages(draft, ports, files)
-    ports.check_numbers()
+    ports.check_port_counts()
     offloads = OffloadChanges(draft, no_gso)
 
     _remove_obsolete(draft, ports)
@@ -94,7 +94,7 @@ def plan(
 def _remove_obsolete(draft: Draft, ports: SwitchPorts) -> None:
     """Remove objects that the layout does not have.
 
-    Patch and stage interfaces that may still carry frames are removed at the end.
+    Interfaces of patches and stages that may still carry frames are removed by `late_removals`.
     """
     nodes = {node.name for node in draft.desired.nodes}
     wire_indexes = {interface.index for interface in draft.wire.interfaces.values()}
@@ -119,8 +119,8 @@ def _remove_obsolete(draft: Draft, ports: SwitchPorts) -> None:
 
 def _obsolete_nics(draft: Draft, nodes: set[str]) -> Iterator[RemoveDevice]:
     """Remove obsolete NICs of kept nodes, except those that are removed with their peer."""
-    known = draft.existing.nics | {(node.name, nic.name) for node in draft.desired.nodes for nic in node.nics}
-    for key, name in sorted(known):
+    managed = draft.existing.nics | {(node.name, nic.name) for node in draft.desired.nodes for nic in node.nics}
+    for key, name in sorted(managed):
         nic = draft.existing_interface((key, name))
         if nic is None or (key, name) in draft.kept or key not in nodes:
             continue

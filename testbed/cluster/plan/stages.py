@@ -1,4 +1,4 @@
-"""Stages of impaired links in a plan: their qdiscs and loss classifiers, and the short and the long path of their frames.
+"""Stages of kernel-impaired links in a plan: qdiscs, loss classifiers, and the short and the long path of frames.
 
 `veth_wiring` defines spliced links and their *patches* and *stages*, which are additional veth pairs. On the *short path*
 of a link, frames pass through neither, as if the link were not impaired. On the *long path*, they are redirected through
@@ -7,10 +7,10 @@ the stage, and at a switch also through the patch.
 A running link is spliced and restored without losing a frame, and its two paths never carry a frame at the same time.
 Before frames take the long path, everything on it is ready: patch and stage are up and can send, offloads are off,
 qdiscs and classifiers are set, and the redirections are prepared. Then frames that leave the switch by the cable's end are
-redirected to the patch, and frames that arrive there to the stage: each by one request, so that a frame takes one path or
-the other. Restoring the short path is among the first operations of a plan, in the same order; then the switch's learned
-addresses at the patch are flushed, and the stage is drained. A change that replaces a qdisc in use restores the short path
-first.
+redirected to the patch, and frames that arrive on the cable's end are redirected to the stage. Each redirection is one
+request, so that a frame takes one path or the other. Restoring the short path is among the first operations of a plan: the
+redirections are ended in the same order, the addresses that the switch has learned at the patch are flushed, and the stage
+is drained. A change that replaces a qdisc in use restores the short path first.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 class Stages:
     """The stages of the links of a plan whose datapath is netem or tc.
 
-    redirections_to_remove_last: interfaces whose redirections, in force or prepared, are removed after all other
-    operations. clsact_to_remove: indexes of those whose clsact qdiscs are removed then, with the redirections.
+    redirections_to_remove_last: interfaces whose redirections, in force or prepared, are removed after most other
+    operations. clsact_to_remove: indexes of those among them whose clsact qdiscs are removed with the redirections.
     """
 
     def __init__(self, draft: Draft, ports: SwitchPorts, files: Mapping[str, str]) -> None:
@@ -58,7 +58,6 @@ class Stages:
         self.redirections_to_remove_last: list[Interface] = []
         self.clsact_to_remove: set[int] = set()
         self._qdiscs_and_classifiers = self._desired_qdiscs_and_classifiers(files)
-        # Links whose frames already take the long path, through qdiscs that are not replaced
         self._staged = self._already_staged()
         redirections = draft.wire.staged
         self._redirected = {
@@ -70,7 +69,7 @@ class Stages:
         return {self._draft.index(at) for stage in self._stages.values() for at, _ in stage.redirections}
 
     def unused_patches(self) -> set[Device]:
-        """Return the patches of links whose frames do not take the long path yet."""
+        """Return the plugged ends of patches of links whose frames do not take the long path yet."""
         ports = [stage.port for name, stage in self._stages.items() if name not in self._staged]
         return {patch_of(port) for port in ports if port is not None}
 
@@ -99,7 +98,7 @@ class Stages:
         ]
 
     def remove_qdiscs_and_classifiers(self) -> None:
-        """Remove qdiscs and classifiers of kept devices, unless others replace them."""
+        """Remove qdiscs and classifiers of kept devices, unless new ones replace them."""
         with_classifier = {desired.index for desired in self._qdiscs_and_classifiers if isinstance(desired, SetLoss)}
         with_qdisc = {desired.index for desired in self._qdiscs_and_classifiers if not isinstance(desired, SetLoss)}
         untouched = with_classifier | self._draft.parted
@@ -110,7 +109,7 @@ class Stages:
                 self._draft.operations.append(RemoveLoss(device[1], interface.index))
 
     def set_qdiscs_and_classifiers(self) -> None:
-        """Set the qdiscs and classifiers that are not in force."""
+        """Set the desired qdiscs and classifiers that are not in force."""
         if not self._qdiscs_and_classifiers:
             return
         from testbed.cluster.plan.disciplines import in_force
@@ -138,6 +137,7 @@ class Stages:
     # The short path, and the long one by a stage
 
     def _already_staged(self) -> set[str]:
+        """Return the links whose frames already take the long path, through qdiscs that are not replaced."""
         draft = self._draft
         kept = draft.kept_indexes()
         replaced = self._replaced_qdiscs()
@@ -150,8 +150,8 @@ class Stages:
         return staged
 
     def _is_patched(self, port: Device | None) -> bool:
-        """Whether a cable's end at a switch is plugged in and its frames leave by its patch, which is plugged in, too. True
-        for a link between two nodes."""
+        """Whether a cable's end at a switch and its patch are plugged in, and frames that leave by the end are redirected
+        to the patch. port: the cable's end. True for None, a link between two nodes."""
         if port is None:
             return True
         kept, patch = self._draft.kept, patch_of(port)
@@ -161,16 +161,16 @@ class Stages:
         return is_plugged and self._draft.wire.patched.get(kept[port].index) == kept[patch].index
 
     def restore_short_paths(self) -> None:
-        """Return frames to the short path of their links, unless their long path stays in use as it is."""
+        """Return frames to the short path of their links, except links whose long path stays in use unchanged."""
         draft = self._draft
         link_of = {
             end: name
-            for name, devices in draft.wiring.of_link.items()
+            for name, devices in draft.wiring.link_devices.items()
             for _, device in devices
             for end in namespace_names.stage(device)
         }
         redirected = self._to_restore(link_of.keys())
-        # Frames that have left a switch by a patch still take the long path: the free ends of patches come last.
+        # Frames that have left a switch by a patch still take the long path, so the free ends of patches come last.
         patched = {namespace_names.patch(name)[1] for name in draft.wire.interfaces}
         for interface in redirected:
             if interface.name not in patched:
@@ -211,7 +211,8 @@ class Stages:
         ]
 
     def _restore_short_path(self, interface: Interface) -> None:
-        """End the redirection of an interface's frames to a stage. A port's patch stays in use until no frames reach it."""
+        """End the redirection of an interface's frames to a stage. The patch of a port stays plugged in until no frames
+        reach it."""
         draft = self._draft
         patch = self._plugged_patch(interface)
         if interface.index in draft.wire.patched:
@@ -226,7 +227,7 @@ class Stages:
             self.redirections_to_remove_last.append(interface)
 
     def _plugged_patch(self, port: Interface) -> Interface | None:
-        """Return the patch beside a port, if it is plugged in."""
+        """Return the end of a port's patch beside the port, if it is plugged in."""
         patch = self._draft.wire.interfaces.get(namespace_names.patch(port.name)[0])
         return patch if patch is not None and patch.master else None
 
@@ -236,7 +237,7 @@ class Stages:
         self._redirected.pop(interface.index, None)
 
     def take_long_paths(self) -> None:
-        """Let the frames of links take the long path, unless they already do."""
+        """Redirect the frames of all stages' links to the long path, except those that take it already."""
         draft, ports = self._draft, self._ports
         stages = {name: stage for name, stage in self._stages.items() if name not in self._staged}
         for stage in stages.values():
@@ -262,12 +263,13 @@ class Stages:
             ports.set(patch, ports.desired_settings(patch))
 
     def _prepare(self, stage: Stage, port: Device) -> None:
-        """Prepare the redirections of frames that arrive on a cable's end, and of frames that leave by it."""
+        """Prepare the redirections of frames that arrive on a cable's end at a switch, and of frames that leave by it."""
         index, (_, entrance) = self._draft.index(port), stage.redirections[3]
         self._draft.operations.append(PrepareRedirect(port[1], index))
         self._draft.operations.append(PrepareEgress(port[1], index, patch_of(port)[1], entrance[1]))
 
     def _await_stage(self, stage: Stage) -> None:
+        """Wait until the new interfaces of a stage and its patch can send."""
         draft = self._draft
         patch = () if stage.port is None else namespace_names.patch(stage.port[1])
         for device in (stage.forward, stage.backward, *((namespace_names.WIRE, end) for end in patch)):

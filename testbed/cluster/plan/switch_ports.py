@@ -16,7 +16,7 @@ from testbed.spec.layout import Switch
 
 
 class SwitchPorts:
-    """The switches' ports after the operations so far.
+    """The switches' ports after the operations so far. A port's settings are whether it learns and whether it floods.
 
     rerouted: whether frames take other paths than the switches have learned.
     """
@@ -26,29 +26,29 @@ class SwitchPorts:
         self._wiring = draft.wiring
         self._switches = {switch.name: switch for switch in draft.bridges}
         self._settings: dict[Device, tuple[bool, bool]] = {}
-        self._replugged: set[str] = set()  # kept wire-side devices, which have the kernel's default settings again
+        self._replugged: set[str] = set()  # names of replugged devices, which have the kernel's default settings again
         self._entries: dict[int, dict[str, int]] = {}
         for (bridge, mac), port in draft.wire.forwarding.items():
             self._entries.setdefault(bridge, {})[mac] = port
         self.rerouted = False
 
-    def check_numbers(self) -> None:
+    def check_port_counts(self) -> None:
         """Raise UnsupportedError if a switch would have more ports than a bridge can have."""
         for switch, ports in Counter(self._wiring.plugged.values()).items():
             if ports > MAX_BRIDGE_PORTS:
                 raise UnsupportedError(
-                    f"switch {switch} would have {ports:,} ports, and a bridge has {MAX_BRIDGE_PORTS:,} at most: a link "
-                    "that netem or tc carries takes two there, one that the relay carries takes one (--datapath relay)"
+                    f"switch {switch} would have {ports:,} ports, and a bridge has at most {MAX_BRIDGE_PORTS:,}: a link "
+                    "that netem or tc carries takes two ports, one that the relay carries takes one (--datapath relay)"
                 )
 
     def plug(self, device: Device) -> None:
-        """Plug a device into its switch, or unplug it if it has none."""
+        """Plug a device into the switch of the desired layout, or unplug it if it has none there."""
         draft = self._draft
         index, switch = draft.index(device), draft.switch_index(device)
         if device in draft.kept:
             interface = draft.kept[device]
             if switch and device in draft.up and self._is_trunk(interface) and device in self._wiring.planned_ports:
-                draft.set_down(device)  # until its settings are made: a new port floods
+                draft.set_down(device)  # until its settings are made, since a new port floods
             self.rerouted = self.rerouted or (interface.master != switch and device not in draft.patched)
         draft.operations.append(SetDevice(*device, index, switch=switch))
         self._settings[device] = True, True
@@ -62,24 +62,28 @@ class SwitchPorts:
     def change(self, unused_patches: Set[Device]) -> None:
         """Change the settings of ports. Ports stop flooding before others start, so that flooding ports never form a cycle.
 
-        unused_patches: they do not learn yet: a late frame of an earlier long path would redirect other frames to the patch.
+        unused_patches: patches that must not learn yet. A late frame of an earlier long path would make the switch send
+        other frames to the patch.
         """
         changes: dict[str, list[tuple[Device, tuple[bool, bool]]]] = {name: [] for name in self._switches}
         for device, switch in self._wiring.plugged.items():
             desired = (False, False) if device in unused_patches else self.desired_settings(device)
             if desired != self.settings(device):
                 changes[switch].append((device, desired))
-        in_order = [change for switch_changes in changes.values() for change in switch_changes]
-        for device, desired in sorted(in_order, key=lambda change: change[1][1]):
+        by_switch = [change for switch_changes in changes.values() for change in switch_changes]
+        for device, desired in sorted(by_switch, key=lambda change: change[1][1]):
             self.set(device, desired)
 
     def desired_settings(self, device: Device) -> tuple[bool, bool]:
-        """Return learning and flooding of a device in the desired layout. Frames from a cable's end enter by its patch, if
-        it has one, and are learned there; the switch floods only to the cable's end."""
+        """Return learning and flooding of a device in the desired layout.
+
+        Frames from a cable whose end has a patch enter the switch by the patch, where their addresses are learned. The
+        switch floods only to the cable's end.
+        """
         switch = self._switches[self._wiring.plugged[device]]
         if device in self._draft.patched:
             return switch.learns, False
-        return switch.learns, switch.learns or self._wiring.numbers[device] in switch.tree
+        return switch.learns, switch.learns or self._wiring.port_numbers[device] in switch.tree
 
     def settings(self, device: Device) -> tuple[bool, bool]:
         """Return learning and flooding of a port after the operations so far."""
@@ -89,7 +93,7 @@ class SwitchPorts:
         return self._settings.get(device, (True, True))
 
     def set(self, device: Device, settings: tuple[bool, bool], index: int = 0) -> None:
-        """Set learning and flooding of a port. index: for a device of an earlier layout; 0: a device of the desired one."""
+        """Set learning and flooding of a port. index: of a device that is only in an earlier layout; 0: as desired."""
         if index or self.settings(device) != settings:
             self._settings[device] = settings
             self._draft.operations.append(SetPort(device[1], index or self._draft.index(device), *settings))
@@ -124,5 +128,5 @@ class SwitchPorts:
 
 
 def patch_of(port: Device) -> Device:
-    """Return the end of a port's patch that is plugged in beside the port."""
+    """Return the end of a port's patch that is plugged into the switch beside the port."""
     return namespace_names.WIRE, namespace_names.patch(port[1])[0]

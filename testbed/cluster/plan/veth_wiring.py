@@ -2,8 +2,8 @@
 
 - A node's NIC and a switch: one pair; its far end, in the wire namespace, is plugged into the switch.
 - Two switches: one pair, both ends in the wire namespace.
-- Two nodes: each NIC has a pair that ends in the wire namespace, and the two far ends are joined there, so that the link
-  can be impaired, cut and plugged elsewhere without a change to the NICs.
+- Two nodes: each NIC has a pair that ends in the wire namespace, and the two far ends are joined there (each redirects
+  its frames to the other), so that the link can be impaired, cut and moved without a change to the NICs.
 - Two nodes, declared ``direct``: one pair, NIC to NIC, for the lowest latency. If they are on different machines, each
   NIC is the end of a tunnel (VXLAN) itself.
 
@@ -17,21 +17,23 @@ arrive on A, and frames for end a leave by A; likewise for b and B.
 
 A and B of a spliced link are joined by a *stage*, one more pair, V and W: frames that arrive on A leave by V, arrive on W
 and leave by B, and vice versa. Queueing disciplines are set on V and W while no frames pass there, since setting one on a
-running interface loses frames. The far end stays plugged in, too: its incoming frames are redirected to the stage, and
-frames that the switch sends by it are redirected to the patch, come back from the stage, and leave. The switch does not
-flood to the patch, by which incoming frames enter the switch; frames flooded from the patch to the far end are dropped. So
-a link is spliced, and restored, by redirections alone, and no frame is lost.
+running interface loses frames.
+
+At a switch, the far end stays plugged in, too. Frames that arrive on it are redirected to the stage, and enter the switch
+by the patch. Frames that the switch sends by the far end are redirected to the patch, come back from the stage, and leave.
+The switch does not flood to the patch, and frames that it floods from the patch to the far end are dropped. So a link is
+spliced and restored by redirections alone, and no frame is lost.
 
 A link that the relay forwards is *diverted*: it stays plugged or joined, and its frames are diverted to the relay (see
-`kernel.diversion`). A and B are as above. The relay receives at two *taps*, the ends of a patch that is not plugged in.
+`kernel.diversion`). A and B are as above. The relay receives on two *taps*, the ends of a patch that is not plugged in.
 
 - Two nodes: frames that arrive on A go to one tap, frames that arrive on B to the other.
 - A switch: frames that its port (say, A) receives from its cable go to the tap that is not B; frames that the switch
   sends by the port go to B, which is the other tap. Frames that the relay sends by B enter the switch by the port, as if
   from its cable.
 
-Any other link to another machine has its tunnel in the wire namespace instead of its end there; it is otherwise wired as
-if the tunnel were the far end of a node's pair.
+A link to another machine that is not direct has a tunnel in the wire namespace, and is otherwise wired as if the tunnel
+were the far end of a node's pair.
 
 Modelled networks (Myrinet, ATM) exist only in the relay. A NIC in one of them has a pair whose far end, in the wire
 namespace, is always free.
@@ -51,8 +53,11 @@ Device: TypeAlias = tuple[str, str]  # (namespace key, interface name)
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """A veth pair. near: the end that is made and set up first, in the wire namespace except on direct links. An empty MAC
-    leaves the choice to the kernel. patch: whether the pair is a patch or stage."""
+    """A veth pair.
+
+    label: the link's name. near: the end that is made and set up first, in the wire namespace except on direct links.
+    near_mac, far_mac: empty: chosen by the kernel. patch: whether the pair is a patch or stage.
+    """
 
     label: str
     near: Device
@@ -65,7 +70,7 @@ class Cable:
 
 @dataclass(frozen=True, slots=True)
 class TunnelEnd:
-    """The interface of a tunnel. label: the link's name. mac: empty leaves the choice to the kernel."""
+    """The interface of a tunnel. label: the link's name. mac: empty: chosen by the kernel."""
 
     label: str
     tunnel: Tunnel
@@ -75,7 +80,7 @@ class TunnelEnd:
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """The free ends of a spliced link, and the devices that send towards A and B.
+    """The free ends of a spliced or diverted link. senders: the devices that send towards A and towards B.
 
     Whether GSO frames sent by them must be segmented depends on the datapath of that direction (see `kernel.offloads`).
     """
@@ -89,8 +94,8 @@ class Splice:
 class Stage:
     """The pair that joins the free ends a and b of a link that the kernel impairs.
 
-    forward, backward: the ends V and W, by which the directions enter the pair. port: the free end that is the cable's end
-    at a switch and stays plugged in; None between two nodes.
+    forward, backward: the ends V and W, by which frames of each direction enter the pair, through the direction's qdisc.
+    port: the free end that is the cable's end at a switch and stays plugged in; None between two nodes.
     """
 
     a: Device
@@ -101,7 +106,7 @@ class Stage:
 
     @property
     def redirections(self) -> tuple[tuple[Device, Device], ...]:
-        """The redirections (from, to), in an order in which each one leads only to existing ones."""
+        """The redirections (from, to), in an order in which those that a frame takes later are made earlier."""
         return (
             (self.forward, self.a),
             (self.backward, self.b),
@@ -134,7 +139,7 @@ def taps(a: str, b: str) -> tuple[str, str]:
 def free_ends(layout: Layout, name: str) -> tuple[str, str]:
     """Return the names of the free ends A and B that a link has in the wire namespace when it is spliced.
 
-    An empty name: the end is at a modelled switch. Raises KeyError for an unknown link, ValueError for a link that is
+    A name is empty if the end is at a modelled switch. Raises KeyError for an unknown link, ValueError for a link that is
     declared direct and cannot be spliced.
     """
     ends_by_link = all_free_ends(layout)
@@ -144,7 +149,7 @@ def free_ends(layout: Layout, name: str) -> tuple[str, str]:
 
 
 def all_free_ends(layout: Layout) -> dict[str, tuple[str, str]]:
-    """Return the free ends of all links that can be spliced, by link name."""
+    """Return the free ends of all links that can be spliced or diverted, as by `free_ends`, by link name."""
     switches = {switch.name for switch in layout.switches}
     ends_by_link = {}
     for link, ends in zip(layout.links, wire_ends(layout), strict=True):
@@ -159,8 +164,8 @@ def all_free_ends(layout: Layout) -> dict[str, tuple[str, str]]:
 
 
 def stage_ends(layout: Layout, name: str) -> tuple[str, str]:
-    """Return the names of the interfaces by which forward and backward enter a link's stage. Raises the errors of
-    `free_ends`."""
+    """Return the names of the interfaces by which the directions forward and backward enter a link's stage. Raises the
+    errors of `free_ends`."""
     a, b = free_ends(layout, name)
     return namespace_names.stage(_stage_of(a, b))
 
@@ -181,12 +186,11 @@ def _free_ends(link: Link, ends: tuple[str, str], switches: Collection[str]) -> 
 
 
 def wire_ends(layout: Layout) -> list[tuple[str, str]]:
-    """Return the names of each link's two ends in the wire namespace, in the order of the links (for a direct link:
-    hypothetical).
+    """Return the names of each link's two ends in the wire namespace, in the order of the links.
 
-    An end at a node's NIC is named after the NIC. The ends of a cable between switches are named after the two
-    switches, not their ports: adding a node to a switch can renumber the ports of its other cables, which must not be
-    disturbed.
+    A direct link has no such ends: the names that it would have are returned. An end at a node's NIC is named after the
+    NIC. The ends of a cable between switches are named after the two switches, not their ports: adding a node to a switch
+    can renumber the ports of its other cables, which must not be disturbed.
     """
     switches = {switch.name for switch in layout.switches}
     tunnels = {tunnel.end for tunnel in layout.part.tunnels} if layout.part is not None else set()
@@ -210,14 +214,18 @@ def wire_ends(layout: Layout) -> list[tuple[str, str]]:
 class Wiring:
     """The veth pairs of a layout, with some of its links spliced and some diverted.
 
-    cables: the pairs. plugged: wire-side device -> switch; numbers: wire-side device -> port number. joins: (label,
-    device, device) for links between two nodes. splices: link name -> its free ends. stages: link name -> its stage, if
-    the kernel impairs the link. ports: switch -> port number -> device. planned_ports: devices at switches that must
-    stay down until their port settings are made; otherwise the first broadcast would circulate at switches with planned
-    forwarding, and a patch would duplicate it. made_up: devices that are set up when they are made. hooked: ports whose
-    frames can be diverted. of_link: link name -> its devices in the wire namespace. detours: link name -> its
-    diversion. uplinks: NICs in modelled networks. tunnels: device -> its tunnel to another machine; the device is a NIC on
-    direct links, and otherwise in the wire namespace.
+    cables: the pairs. plugged: wire-side device -> switch. port_numbers: wire-side device -> port number. ports: switch ->
+    port number -> device. joins: (link name, device, device) for links between two nodes. link_devices: link name -> its
+    devices in the wire namespace. wire_devices: all devices in the wire namespace except bridges. uplinks: NICs in modelled
+    networks. tunnels: device -> its tunnel to another machine; the device is a NIC on direct links, and otherwise in the
+    wire namespace.
+
+    splices: link name -> its free ends, if it is spliced or diverted. stages: link name -> its stage, if it is spliced.
+    detours: link name -> its diversion, if it is diverted.
+
+    planned_ports: devices at switches that must stay down until their port settings are made; otherwise the first broadcast
+    would circulate at switches with planned forwarding, and a patch would duplicate it. initially_up: devices that are set
+    up when they are made. hooked: ports whose frames can be diverted.
     """
 
     def __init__(self, layout: Layout, spliced: Collection[str] = (), diverted: Collection[str] = ()) -> None:
@@ -229,7 +237,7 @@ class Wiring:
         self.tunnels: dict[Device, TunnelEnd] = {}
         self.cables: list[Cable] = []
         self.plugged: dict[Device, str] = {}
-        self.numbers: dict[Device, int] = {}
+        self.port_numbers: dict[Device, int] = {}
         self.joins: list[tuple[str, Device, Device]] = []
         self.splices: dict[str, Splice] = {}
         self.stages: dict[str, Stage] = {}
@@ -239,14 +247,14 @@ class Wiring:
         self.ports: dict[str, dict[int, Device]] = {
             switch.name: {} for switch in layout.switches if switch.name not in modelled
         }
-        self.of_link: dict[str, list[Device]] = {}
+        self.link_devices: dict[str, list[Device]] = {}
         for link, ends in zip(layout.links, wire_ends(layout), strict=True):
             first = len(self.cables)
             self._wire_link(link, ends, spliced=link.name in spliced, diverted=link.name in diverted)
-            self.of_link[link.name] = _wire_side(self.cables[first:])
+            self.link_devices[link.name] = _wire_side(self.cables[first:])
         tunnels_in_wire = [device for device in self.tunnels if device[0] == namespace_names.WIRE]
         for device in tunnels_in_wire:
-            self.of_link[self.tunnels[device].label].append(device)
+            self.link_devices[self.tunnels[device].label].append(device)
         learning = {switch.name: switch.learns for switch in layout.switches}
         self.wire_devices = [*_wire_side(self.cables), *tunnels_in_wire]
         patches = {end for cable in self.cables if cable.patch for end in (cable.near, cable.far)}
@@ -254,11 +262,12 @@ class Wiring:
             device for device, switch in self.plugged.items() if device in patches or not learning[switch]
         }
         self.hooked = self.plugged.keys() - patches
-        self.made_up = {cable.near for cable in self.cables} - self.planned_ports
+        self.initially_up = {cable.near for cable in self.cables} - self.planned_ports
 
     @classmethod
     def of(cls, layout: Layout, datapaths: Mapping[str, str]) -> Wiring:
-        """Make the wiring for datapaths. datapaths: link name -> datapath, "direct" if missing."""
+        """Make the wiring of a layout whose links have these datapaths. datapaths: link name -> datapath; a missing link is
+        direct."""
         diverted = {name for name, datapath in datapaths.items() if datapath == "relay"}
         return cls(layout, {name for name, datapath in datapaths.items() if datapath != "direct"} - diverted, diverted)
 
@@ -290,10 +299,10 @@ class Wiring:
                 self._add_patch(link, device, mtu)
         else:
             mtu = self._trunk_mtu
-            switch = link.b if link.b.owner in self.ports else link.a  # of a trunk, its second end
+            switch = link.b if link.b.owner in self.ports else link.a  # the second end of a trunk
             if outer:
-                nic_of = self._nics.get((outer[0].owner, outer[0].port))
-                mtu = nic_of.mtu if nic_of is not None else self._trunk_mtu
+                local_nic = self._nics.get((outer[0].owner, outer[0].port))
+                mtu = local_nic.mtu if local_nic is not None else self._trunk_mtu
                 device = wire_side[outer[0]]
             else:
                 self.cables.append(Cable(link.name, wire_side[link.a], wire_side[link.b], mtu))
@@ -317,9 +326,8 @@ class Wiring:
                 (namespace_names.WIRE, a), (namespace_names.WIRE, b), forward, backward, port
             )
         if diverted:
-            two_nodes = len(outer) == 2
-            at = (wire_side[link.a], wire_side[link.b]) if two_nodes else (device,)
-            self.detours[link.name] = Detour(*_patch(at[0]), at)
+            diverted_ends = (wire_side[link.a], wire_side[link.b]) if len(outer) == 2 else (device,)
+            self.detours[link.name] = Detour(*_patch(diverted_ends[0]), diverted_ends)
 
     def _wire_direct(self, link: Link) -> None:
         near, far = ((end.owner, end.port) for end in (link.a, link.b))
@@ -345,7 +353,7 @@ class Wiring:
     def _plug(self, port: End, device: Device) -> None:
         number = int(port.port)
         self.plugged[device] = port.owner
-        self.numbers[device] = number
+        self.port_numbers[device] = number
         self.ports[port.owner][number] = device
 
 

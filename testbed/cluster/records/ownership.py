@@ -1,6 +1,6 @@
 """Ownership marks on kernel objects and temporary directories, readable even if the cluster's state is lost.
 
-The mark of a namespace is the alias of the loopback interface of every namespace of a cluster::
+The mark of a namespace is the alias of its loopback interface::
 
     netns-testbed 1 CLUSTER KEY lasting|held BOOT:PIDNS:PID:START
 
@@ -22,7 +22,7 @@ from testbed.cluster.plan import namespace_names
 from testbed.kernel.processes import Identity, identity
 from testbed.lazy_dataclass import dataclass
 
-_SIGN = "netns-testbed 1"
+_SIGNATURE = "netns-testbed 1"
 _WIRE = "."
 
 
@@ -37,15 +37,15 @@ class Mark:
 
     def __str__(self) -> str:
         kind = "lasting" if self.lasting else "held"
-        return f"{_SIGN} {self.cluster} {self.key or _WIRE} {kind} {self.owner}"
+        return f"{_SIGNATURE} {self.cluster} {self.key or _WIRE} {kind} {self.owner}"
 
     @classmethod
     def parse(cls, alias: str) -> Mark | None:
         """Parse the output of str(); None for an alias that is not a mark."""
-        if not alias.startswith(f"{_SIGN} "):
+        if not alias.startswith(f"{_SIGNATURE} "):
             return None
         try:
-            cluster, key, kind, owner = alias.removeprefix(_SIGN).split()
+            cluster, key, kind, owner = alias.removeprefix(_SIGNATURE).split()
             return cls(cluster, namespace_names.WIRE if key == _WIRE else key, kind == "lasting", Identity.parse(owner))
         except ValueError:
             return None
@@ -58,7 +58,7 @@ _PREFIX = "testbed-"
 def temporary_directory(purpose: str) -> Iterator[Path]:
     """Make an empty temporary directory, removed at the end of the block. purpose: a word in its name, which also contains
     the owner's identity."""
-    import tempfile  # imports compression modules: 5 ms that bringing up a cluster need not wait for
+    import tempfile  # imports compression modules: 5 ms that `up` need not wait for
 
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{purpose}-{identity()}-") as path:
         yield Path(path)
@@ -67,7 +67,7 @@ def temporary_directory(purpose: str) -> Iterator[Path]:
 def collect_temporary() -> Iterator[tuple[Path, Identity]]:
     """Remove this user's temporary directories whose process has ended; yield each with its owner.
 
-    Directories from another boot or pid namespace stay: it is unknown here whether their owner is alive.
+    Directories from another boot or pid namespace stay, since it cannot be determined whether their owner is alive.
     """
     import shutil
     import tempfile

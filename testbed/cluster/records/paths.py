@@ -1,4 +1,4 @@
-"""Expected impairments of round trips between nodes, for users."""
+"""Paths between nodes, and the impairments to expect on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def round_trip(state: State, source: str, destination: str) -> RoundTrip | None:
     returning = [in_force(link, BOTH[direction == "forward"], state.injected) for link, direction in path]
     delivered = 1.0  # share of round trips
     for side in (*outward, *returning):
-        delivered *= 1 - _loss(side.impairment)
+        delivered *= 1 - _loss_probability(side.impairment)
     rates = [side.impairment.rate for side in outward if side.impairment.rate]
     return RoundTrip(
         source,
@@ -48,12 +48,12 @@ def round_trip(state: State, source: str, destination: str) -> RoundTrip | None:
         sum(side.impairment.jitter for side in (*outward, *returning)),
         1 - delivered,
         min(rates, default=0),
-        sum(len(side.whole.rules) for side in (*outward, *returning)),
+        sum(len(side.complete.rules) for side in (*outward, *returning)),
         any(is_down(link, state.injected) for link, _ in path),
     )
 
 
-def _loss(impairment: Impairment) -> float:
+def _loss_probability(impairment: Impairment) -> float:
     """Return the probability that a frame is lost by chance."""
     burst = long_run_loss(impairment.gemodel) if impairment.gemodel else 0.0
     return 1 - (1 - impairment.loss) * (1 - burst)
@@ -64,8 +64,8 @@ def _shortest_path(state: State, source: str, destination: str) -> list[tuple[Li
 
     Paths lead through switches and through nodes that route, not through other nodes.
     """
-    through = {switch.name for switch in state.layout.switches}
-    through |= {node.name for node in state.layout.nodes if node.forwards}
+    forwarding = {switch.name for switch in state.layout.switches}
+    forwarding |= {node.name for node in state.layout.nodes if node.forwards}
     neighbours: dict[str, list[tuple[str, Link, DirectionName]]] = {}
     for link in state.layout.links:
         neighbours.setdefault(link.a.owner, []).append((link.b.owner, link, "forward"))
@@ -80,7 +80,7 @@ def _shortest_path(state: State, source: str, destination: str) -> list[tuple[Li
                 node, link, direction = step
                 path.append((link, direction))
             return path[::-1]
-        if node != source and node not in through:
+        if node != source and node not in forwarding:
             continue
         for neighbour, link, direction in neighbours.get(node, ()):
             if neighbour not in reached:
@@ -89,9 +89,11 @@ def _shortest_path(state: State, source: str, destination: str) -> list[tuple[Li
     return None
 
 
-def example(state: State, links: set[str]) -> tuple[str, str] | None:
-    """Find two nodes whose path crosses one of these links, preferably with both nodes at such a link, or one; None if there
-    are none among the first nodes."""
+def example_pair(state: State, links: set[str]) -> tuple[str, str] | None:
+    """Find two nodes whose path crosses one of these links, preferably nodes at the ends of such a link.
+
+    Only these and the first nodes of the cluster are searched; None if no pair of them qualifies.
+    """
     selected = [link for link in state.layout.links if link.name in links]
     nodes = [node.name for node in state.layout.nodes]
     adjacent = [end.owner for link in selected for end in (link.a, link.b) if end.owner in nodes]

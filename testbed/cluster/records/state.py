@@ -1,12 +1,13 @@
 """The state of clusters: one directory per cluster, with its state file and the files that programs in its nodes see.
 
-    ROOT/CLUSTER/state.json     layout, owner and namespaces
-    ROOT/CLUSTER/hosts          mounted as /etc/hosts in its nodes
-    ROOT/CLUSTER/files/NODE/*   mounted at the paths in the description
-    ROOT/CLUSTER/ssh/           files of `secure_shell` for servers and clients, if ssh has been used
+    ROOT/CLUSTER/state.json      layout, owner and namespaces
+    ROOT/CLUSTER/hosts           mounted as /etc/hosts in the nodes
+    ROOT/CLUSTER/files/NODE/*    files, mounted at the paths in the description
+    ROOT/CLUSTER/private/NODE/*  private directories, mounted at the paths in the description
+    ROOT/CLUSTER/ssh/            files of `secure_shell` for servers and clients, if ssh has been used
 
-The lock of a cluster is an flock on its directory: it vanishes with its holder and leaves no lock file behind. ROOT is
-/run/netns-testbed for root; for other users it is in $XDG_RUNTIME_DIR, if that is a directory of theirs, or in /tmp.
+The lock of a cluster is an flock on its directory: it ends with the process that took it and leaves no lock file behind.
+ROOT is /run/netns-testbed for root; for other users it is in $XDG_RUNTIME_DIR, if they own that directory, or in /tmp.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ class State:
     """The recorded state of one cluster.
 
     origin: the resolved path of its file, or another label of its origin. phase: "building", "changing" and "removing"
-    are the operation in progress by `owner`; after its death they show which operation was interrupted. lasting: the
-    cluster stays until it is taken down; otherwise it ends with `owner`. holder: the process that holds its namespaces, if
-    any. namespaces: key -> path. inodes: key -> inode, once known. created: seconds of the epoch. previous: the layout
-    before an unfinished change of the layout.
+    name the operation in progress by `owner`; after the owner's death they show which operation was interrupted. lasting:
+    whether the cluster stays until it is taken down; otherwise it ends with `owner`. holder: the process that holds its
+    namespaces, if any. namespaces: key -> path. inodes: key -> inode, once known. created: seconds since the epoch.
+    previous: the layout before an unfinished change of the layout.
 
     asked: the requested datapath of links. injected: the injections in force. issued: the highest number of an injection so
     far. datapaths: link -> its datapath, if not "direct". notes: link -> approximations of its datapath, and reasons why
@@ -103,13 +104,13 @@ class State:
         return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.is_alive
 
     @property
-    def lifeline(self) -> Identity | None:
+    def required_process(self) -> Identity | None:
         """The process with which the cluster ends, if there is one: its namespace holder, or its owner."""
         return self.holder or (None if self.lasting else self.owner)
 
     @property
     def has_tunnels(self) -> bool:
-        """Whether the cluster is part of a spread cluster and has links to other machines."""
+        """Whether the cluster has links to other machines, as a part of a spread cluster."""
         return self.layout.part is not None and bool(self.layout.part.tunnels)
 
     @property
@@ -225,21 +226,21 @@ def directory_source(node: str, target: str) -> str:
 
 
 def _digest(text: str) -> str:
-    from hashlib import blake2b  # loads OpenSSL, which takes longer than reading most states
+    from hashlib import blake2b  # loads OpenSSL, which takes longer than reading most state files
 
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-MACHINES_ROOT: Final = Path("/run/netns-testbed")
-"""Directory of root's clusters; readable by everybody."""
+SYSTEM_ROOT: Final = Path("/run/netns-testbed")
+"""Directory of root's clusters, readable by every user."""
 
 
 def default_root() -> Path:
     """Return the directory of this user's clusters."""
     if is_root():
-        return MACHINES_ROOT
+        return SYSTEM_ROOT
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime) and _is_own_directory(runtime):  # `su` leaves that of another user
+    if os.path.isabs(runtime) and _is_own_directory(runtime):  # after `su` it may still be another user's
         return Path(runtime) / "netns-testbed"
     return Path(f"/tmp/netns-testbed-{os.getuid()}")
 
@@ -301,7 +302,7 @@ class Store:
                 raise ValueError(f"it is the state of cluster {state.name!r}")
         except ValueError as error:
             raise _unreadable(path, name, error) from error
-        if (process := state.lifeline) is not None and process.is_hidden:
+        if (process := state.required_process) is not None and process.is_hidden:
             raise OtherPidNamespaceError(
                 f"cluster {name} depends on process {process.pid} of another pid namespace (pid:[{process.pid_namespace}]), "
                 "which is not visible from here: use or remove the cluster there; if that namespace has ended, "
@@ -320,14 +321,14 @@ class Store:
         remove_file(self.directory(name) / "state.json")
 
     def choose(self, name: str | None) -> State:
-        """Read the state of a cluster. name: None: the only one, see `existing`. NotFoundError lists the clusters."""
-        chosen = self.existing(name)
+        """Read the state of a cluster. name: as for `existing_name`. Raises its NotFoundError and the errors of `read`."""
+        chosen = self.existing_name(name)
         state = self.read(chosen)
         if state is None:
             raise NotFoundError(f"cluster {chosen} has no state: 'testbed gc' removes what is left of it")
         return state
 
-    def existing(self, name: str | None) -> str:
+    def existing_name(self, name: str | None) -> str:
         """Return the name of a cluster that has a directory, even if its state is unreadable.
 
         name: None: the only cluster, or the only lasting one (the others belong to a run or a test). NotFoundError lists the
@@ -358,7 +359,7 @@ class Store:
                 lasting.append(name)
         return lasting
 
-    # Locks
+    # Locks and the root
 
     @contextmanager
     def locked(self, name: str, timeout: float) -> Iterator[Path]:
@@ -373,7 +374,7 @@ class Store:
             while descriptor is None:
                 self._make_root()
                 # The root may just have been removed: try again.
-                with _errors_for_users(path), contextlib.suppress(FileNotFoundError):
+                with _explained_errors(path), contextlib.suppress(FileNotFoundError):
                     make_directory(path, 0o700)
                 descriptor = _lock(path, deadline)
                 if descriptor is None and time.monotonic() > deadline:
@@ -399,43 +400,43 @@ class Store:
             if descriptor is not None:
                 break
             if time.monotonic() > deadline:
-                raise ConflictError("another testbed command does not finish")
+                raise ConflictError(f"another testbed command does not release the lock of {self.root}")
         try:
             yield
         finally:
             os.close(descriptor)
 
     @property
-    def _mode(self) -> int:
-        """The permissions of the root. They do not depend on the caller: an unprivileged user is root in the cluster's
-        user namespace."""
-        return 0o755 if self.root == MACHINES_ROOT else 0o700
+    def _root_mode(self) -> int:
+        """The permissions of the root. They do not depend on the caller, since an unprivileged user is root in the user
+        namespace of a cluster."""
+        return 0o755 if self.root == SYSTEM_ROOT else 0o700
 
     def _make_root(self) -> None:
         while True:
-            with _errors_for_users(self.root):
-                make_directory(self.root, self._mode)
+            with _explained_errors(self.root):
+                make_directory(self.root, self._root_mode)
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile: try again
                 self._check_owner()
-                if stat.S_IMODE(os.lstat(self.root).st_mode) & ~self._mode:
-                    os.chmod(self.root, self._mode)  # it existed with another mode
+                if stat.S_IMODE(os.lstat(self.root).st_mode) & ~self._root_mode:
+                    os.chmod(self.root, self._root_mode)  # it existed with another mode
                 return
 
     def _check_owner(self) -> None:
-        """Check that the root can be trusted. Raises PermissionDeniedError if another user owns or can write it,
-        FileNotFoundError."""
+        """Check that the root can be trusted. Raises PermissionDeniedError if it is not a directory or another user owns it
+        or can write to it; FileNotFoundError if it does not exist."""
         status = os.lstat(self.root)
         if not stat.S_ISDIR(status.st_mode):
-            raise PermissionDeniedError(f"{self.root} is no directory: remove it, clusters have their state in it")
+            raise PermissionDeniedError(f"{self.root} is not a directory, as the clusters' states need: remove it")
         if status.st_uid != os.geteuid():
             raise PermissionDeniedError(f"{self.root} belongs to another user")
         if status.st_mode & 0o022:
             raise PermissionDeniedError(
-                f"{self.root} can be written by others: 'chmod {self._mode:o} {self.root}' makes it safe"
+                f"{self.root} can be written by others: 'chmod {self._root_mode:o} {self.root}' makes it safe"
             )
 
     def drop_root(self) -> None:
-        """Remove the root if it is empty. Its lock must be held; it is removed with the root."""
+        """Remove the root if it is empty. Its lock must be held."""
         remove_directory(self.root)
 
     def _remove_empty_root(self) -> None:
@@ -445,14 +446,14 @@ class Store:
 
 @contextmanager
 def names_locked(*, exclusive: bool, timeout: float = 60) -> Iterator[None]:
-    """Hold the lock of /run/netns, which clusters under all roots use: shared while names are made, exclusive while the
-    directory and its mount are made or removed. The lock is an flock on the parent directory, which is never removed.
+    """Hold the lock of /run/netns, which clusters under all roots use.
 
-    Raises ConflictError after `timeout` seconds.
+    It is shared while names are made, and exclusive while the directory and its mount are made or removed. The lock is an
+    flock on the parent directory, which is never removed. Raises ConflictError after `timeout` seconds.
     """
     descriptor = _lock(NAMES.parent, time.monotonic() + timeout, exclusive=exclusive)
     if descriptor is None:
-        raise ConflictError(f"another testbed command is changing {NAMES} and does not finish")
+        raise ConflictError(f"another testbed command does not release the lock of {NAMES}")
     try:
         yield
     finally:
@@ -475,7 +476,7 @@ def _lock(path: Path, deadline: float, *, exclusive: bool = True) -> int | None:
         while not _try_lock(descriptor, kind):
             if time.monotonic() > deadline:
                 return None
-            time.sleep(0.01)  # flock has no time-out
+            time.sleep(0.01)  # flock(2) has no timeout
         with contextlib.suppress(FileNotFoundError):
             locked = os.fstat(descriptor).st_ino == os.stat(path).st_ino
         return descriptor if locked else None
@@ -493,8 +494,8 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 
 @contextmanager
-def _errors_for_users(path: Path) -> Iterator[None]:
-    """Translate errors of creating a directory into messages for users."""
+def _explained_errors(path: Path) -> Iterator[None]:
+    """Translate OSError from the creation of a directory into TestbedError."""
     try:
         yield
     except FileNotFoundError:
@@ -509,9 +510,10 @@ def _errors_for_users(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SharedNics:
-    """The sharing of a cluster's NICs. protocol: protocol of the agents. functions: maximum number of host processes per
-    node. spin: nanoseconds that agents poll before they sleep. owner: the process that requested the sharing, which ends
-    with it.
+    """The sharing of a cluster's NICs by several host processes.
+
+    protocol: protocol of the agents. functions: maximum number of host processes per node. spin: nanoseconds that agents
+    poll before they sleep. owner: the process that requested the sharing; the sharing ends with it.
     """
 
     protocol: str
@@ -526,12 +528,13 @@ class SharedNics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SharedNics:
-        """Parse the output of `to_json`; KeyError or ValueError for anything else."""
+        """Parse the output of `to_json`; KeyError, TypeError, AttributeError or ValueError for anything else."""
         return cls(data["protocol"], data["functions"], data["spin"], Identity.parse(data["owner"]))
 
 
 def shared_devices(layout: Layout, nics: SharedNics | None) -> frozenset[Device]:
-    """Return the interfaces that agents use. The kernel must send complete frames on them, as the firmware does."""
+    """Return the interfaces that agents use: the first NIC of each node. The kernel must not send GSO frames on them, since
+    firmware receives complete frames."""
     if nics is None:
         return frozenset()
     return frozenset((node.name, node.nics[0].name) for node in layout.nodes if node.nics)

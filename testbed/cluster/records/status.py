@@ -40,10 +40,11 @@ class DirectionCounters:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatus:
-    """Status of a link. exists, up: whether both ends exist, and are up. forward, backward: counters; forward is from a to
-    b.
+    """Status of a link.
 
-    Impairments are those in force: the declared ones overlaid with the injected ones.
+    exists: whether both ends exist. up: whether both are up. forward: counters of the direction from end a to end b.
+    backward: those from b to a. forward_impairment, backward_impairment: the declared impairments overlaid with the
+    injected ones; not set for a link that nothing impairs.
     """
 
     link: Link
@@ -58,8 +59,7 @@ class LinkStatus:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """Status of a node. exists: whether its namespace does. programs: pids. agent: agent of its NIC, if the NIC is
-    shared."""
+    """Status of a node. exists: whether its namespace exists. programs: pids of its programs. agent: of a shared NIC."""
 
     name: str
     exists: bool
@@ -79,8 +79,8 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """Status of a cluster. missing: a sentence for each required process that does not run, and each machine that does not
-    answer."""
+    """Status of a cluster. missing: a message for each required process that does not run, and for each machine that does
+    not answer."""
 
     state: State
     nodes: tuple[NodeStatus, ...]
@@ -93,8 +93,8 @@ def status(state: State) -> ClusterStatus:
     if state.end_reason:
         raise NotFoundError(state.end_reason)
     interfaces_by_key = _read_interfaces(state)
-    programs = _programs(state)
-    agents = _agents(state) if state.nics is not None else {}
+    programs = _programs_by_node(state)
+    agents = _agent_statuses(state) if state.nics is not None else {}
     agent_pids = {agent.pid for agent in agents.values()}
     return ClusterStatus(
         state,
@@ -110,8 +110,8 @@ def status(state: State) -> ClusterStatus:
         _with_modelled_links(
             state,
             [
-                _with_impairments(state, _link(*link, interfaces_by_key))
-                for link in zip(state.layout.links, wire_ends(state.layout), strict=True)
+                _with_impairments(state, _link_status(*link_and_ends, interfaces_by_key))
+                for link_and_ends in zip(state.layout.links, wire_ends(state.layout), strict=True)
             ],
         ),
         tuple(missing(state, Store().directory(state.name))),
@@ -125,23 +125,25 @@ def needs_supervisor(state: State) -> bool:
 
 
 def missing(state: State, directory: Path) -> list[str]:
-    """Return a sentence for each required process that does not run, and each machine of a spread cluster that does not
+    """Return a message for each required process that does not run, and for each machine of a spread cluster that does not
     answer. directory: the cluster's."""
-    sentences = []
+    messages = []
     if "relay" in state.datapaths.values() and not are_all_running(directory, "relay"):
-        sentences.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
+        messages.append("its relay is GONE, and links that it should carry pass nothing: 'testbed up' starts it again")
     if state.nics is not None and not are_all_running(directory, "nic"):
-        sentences.append("the agents of its NICs are GONE, and no program can attach: 'testbed up' starts them again")
+        messages.append("the agents of its NICs are GONE, and no program can attach: 'testbed up' starts them again")
     if needs_supervisor(state) and not running_supervisor(directory):
-        sentences.append(
-            "its supervisor is GONE: what is injected for a time stays, and nothing restarts a relay or an agent that "
+        messages.append(
+            "its supervisor is GONE: timed injections are not healed, and nothing restarts a relay or an agent that "
             "dies: 'testbed up' starts it again"
         )
-    return [*sentences, *(_unreachable(directory) if state.has_tunnels else ())]
+    return [*messages, *(_unreachable(directory) if state.has_tunnels else ())]
 
 
 def _unreachable(directory: Path) -> Iterator[str]:
-    from testbed.cluster.services.machine_watch import unreachable  # imports the loop, which most clusters do not need
+    from testbed.cluster.services.machine_watch import (
+        unreachable,  # imports the event loop, which most clusters do not need
+    )
 
     for machine, event in unreachable(event_log.read(directory)).items():
         ago = (time.time_ns() - event["time"] + event["silent"]) / 1e9
@@ -158,7 +160,7 @@ def links(state: State, names: Collection[str]) -> tuple[LinkStatus, ...]:
             for end in (link.a, link.b):
                 devices.setdefault(end.owner, set()).add(end.port)
     interfaces_by_key = _read_namespaces(state, devices.keys(), partial(_read_some, devices))
-    statuses = [_with_impairments(state, _link(link, pair, interfaces_by_key)) for link, pair in ends]
+    statuses = [_with_impairments(state, _link_status(link, pair, interfaces_by_key)) for link, pair in ends]
     return _with_modelled_links(state, statuses)
 
 
@@ -166,7 +168,7 @@ def _with_impairments(state: State, status: LinkStatus) -> LinkStatus:
     name = status.link.name
     if name not in state.datapaths:
         return status
-    forward, backward = [in_force(status.link, direction, state.injected).whole for direction in BOTH]
+    forward, backward = [in_force(status.link, direction, state.injected).complete for direction in BOTH]
     return replace(status, datapath=state.datapaths[name], forward_impairment=forward, backward_impairment=backward)
 
 
@@ -204,8 +206,8 @@ def _relay_counters(reports: Mapping[str, Any], link: Link, direction: str) -> D
     return DirectionCounters(counters["delivered"], counters["delivered_bytes"], dropped)
 
 
-def _agents(state: State) -> dict[str, AgentStatus]:
-    from testbed.cluster.services.nic_sharing import reports  # imports much, and most clusters share no NICs
+def _agent_statuses(state: State) -> dict[str, AgentStatus]:
+    from testbed.cluster.services.nic_sharing import reports  # imports the agent's code; most clusters share no NICs
 
     return {
         node: AgentStatus()
@@ -230,11 +232,11 @@ def _read_interfaces(state: State) -> InterfacesByKey:
     return _read_namespaces(state, keys, lambda _, route: by_name(interfaces(route)))
 
 
-Read = Callable[[str, RouteSocket], Mapping[str, Interface]]
-"""Reads interfaces of a namespace, by name; arguments: its key, a socket in it."""
+InterfaceReader = Callable[[str, RouteSocket], Mapping[str, Interface]]
+"""Function that reads interfaces of a namespace, by name; arguments: the namespace's key, a socket in it."""
 
 
-def _read_namespaces(state: State, keys: Collection[str], read: Read) -> InterfacesByKey:
+def _read_namespaces(state: State, keys: Collection[str], read: InterfaceReader) -> InterfacesByKey:
     """Apply `read` to each of these namespaces."""
     paths = {key: state.namespaces[key] for key in sorted(keys) if key in state.namespaces}
     if (holder := state.mount_holder) is not None:
@@ -242,7 +244,7 @@ def _read_namespaces(state: State, keys: Collection[str], read: Read) -> Interfa
     return _read(paths, read)
 
 
-def _read(paths: Mapping[str, str], read: Read) -> InterfacesByKey:
+def _read(paths: Mapping[str, str], read: InterfaceReader) -> InterfacesByKey:
     contents = {}
     for key, path in paths.items():
         if namespaces.is_namespace(path):
@@ -258,7 +260,7 @@ def _read_some(devices: Mapping[str, Collection[str]], key: str, route: RouteSoc
     return {device: interface for device in devices[key] if (interface := interface_named(route, device)) is not None}
 
 
-def _programs(state: State) -> dict[str, list[int]]:
+def _programs_by_node(state: State) -> dict[str, list[int]]:
     """Return the pids of the programs in each node."""
     keys = {inode: key for key, inode in state.inodes.items()}
     pids: dict[str, list[int]] = {}
@@ -269,9 +271,11 @@ def _programs(state: State) -> dict[str, list[int]]:
     return pids
 
 
-def _link(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey) -> LinkStatus:
-    """Derive the status of one link. The wire-side end of a NIC receives the node's frames; at a switch, it also sends the
-    frames to the node."""
+def _link_status(link: Link, ends: tuple[str, str], interfaces_by_key: InterfacesByKey) -> LinkStatus:
+    """Derive the status of one link.
+
+    The wire-side end of a NIC receives the node's frames; at a switch, it also sends the frames to the node.
+    """
     wire = interfaces_by_key.get(namespace_names.WIRE, {})
     if link.datapath == "direct":
         a = interfaces_by_key.get(link.a.owner, {}).get(link.a.port)
@@ -307,8 +311,8 @@ def describe_datapaths(state: State) -> list[str]:
     for link, datapath in state.datapaths.items():
         groups.setdefault((datapath, tuple(state.notes.get(link, ()))), []).append(link)
     lines = []
-    for (datapath, notes), links in groups.items():
-        shown = ", ".join(links[:3]) + (f" and {len(links) - 3} more" if len(links) > 3 else "")
+    for (datapath, notes), names in groups.items():
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         lines.append(f"by {datapath}: {shown}")
         lines += [f"   {note}" for note in notes]
     return lines

@@ -1,1 +1,1 @@
-"""Processes that live with a cluster: namespace holder, supervisor, relay, agents of shared NICs."""
+"""Processes of a cluster that outlive commands: namespace holder, supervisor, relay, agents of shared NICs."""

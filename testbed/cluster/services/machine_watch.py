@@ -1,9 +1,9 @@
-"""Watch over the other machines of a spread cluster: each machine's supervisor sends them ICMP echo requests.
+"""Monitor of the other machines of a spread cluster: each machine's supervisor sends ICMP echo requests to them.
 
 A machine that does not answer `MAX_UNANSWERED` consecutive requests is unreachable: it has died, or is cut off. Every
 machine with links to it records an event, and another one when it answers again. A shorter silence, of `MIN_SILENCE`
-requests or more, is recorded when it has ended. Requests are counted instead of time, since a supervisor that waits for its
-processor sends none.
+requests or more, is recorded when it has ended. Unanswered requests are counted, and no time is measured, because a
+supervisor that is not scheduled sends no requests.
 """
 
 from __future__ import annotations
@@ -29,16 +29,19 @@ MAX_UNANSWERED: Final = 5
 MIN_SILENCE: Final = 3
 """Number of consecutive requests without a reply that are recorded even if the machine answers the next one."""
 
+# Names of events
 UNREACHABLE: Final = "machine unreachable"
 REACHABLE: Final = "machine reachable"
 SILENT: Final = "machine silent"
 
-_SEQUENCES: Final = 1 << 16
+_SEQUENCE_NUMBERS: Final = 1 << 16  # of ICMP echo requests
 
 
 class Reachability:
-    """Reachability of a machine, derived from the numbers of requests and replies. Times are nanoseconds of the caller's
-    clock. lost_at: time of the last reply if the machine is unreachable, else None."""
+    """Reachability of a machine, derived from the numbers of requests and replies.
+
+    Times are nanoseconds of the caller's clock. lost_at: time of the last reply if the machine is unreachable, else None.
+    """
 
     def __init__(self, now: int) -> None:
         self._sent = 0
@@ -54,10 +57,12 @@ class Reachability:
         return self._sent
 
     def reply(self, number: int, now: int) -> int | None:
-        """Note a reply. Returns the time of the previous reply if this one ends a silence, else None. number: number of the
-        request, modulo the sequence numbers of ICMP."""
+        """Process a reply; return the time of the previous reply if this one ends a silence, else None.
+
+        number: number of the answered request, modulo 2**16.
+        """
         answered, last_reply = self._answered, self._last_reply
-        self._answered = self._sent - (self._sent - number) % _SEQUENCES
+        self._answered = self._sent - (self._sent - number) % _SEQUENCE_NUMBERS
         self._last_reply = now
         was_lost = self.lost_at is not None
         self.lost_at = None
@@ -76,10 +81,10 @@ class _Peer:
 
 
 class MachineWatch:
-    """Watch over the machines to which a part of a spread cluster has tunnels."""
+    """Monitor of the machines to which this machine's part of a spread cluster has tunnels."""
 
     def __init__(self, loop: Loop, directory: Path, namespace: str) -> None:
-        """directory: the cluster's, for events. namespace: path of the machine's own network namespace."""
+        """directory: the cluster's, for events. namespace: path of this machine's initial network namespace."""
         self._loop = loop
         self._directory = directory
         self._namespace = namespace
@@ -87,7 +92,7 @@ class MachineWatch:
         self._timer = loop.timer(self._on_timer)
 
     def watch(self, layout: Layout) -> None:
-        """Watch exactly the machines to which this part has tunnels."""
+        """Watch the machines to which this part has tunnels, and no others."""
         tunnels = layout.part.tunnels if layout.part is not None else ()
         keys = dict.fromkeys((tunnel.machine, tunnel.local, tunnel.remote) for tunnel in tunnels)
         for key in [key for key in self._peers if key not in keys]:
@@ -99,7 +104,7 @@ class MachineWatch:
 
     def _on_timer(self, now: int) -> None:
         for peer in self._peers.values():
-            self._receive(peer)  # before the check: this process may have waited for its processor
+            self._receive(peer)  # replies that arrived while this process was not scheduled
             was_lost = peer.reachability.lost_at
             number = peer.reachability.next_request()
             lost_at = peer.reachability.lost_at
@@ -107,7 +112,7 @@ class MachineWatch:
                 silent = time.time_ns() - lost_at
                 self._record(UNREACHABLE, peer, silent=silent)
             with contextlib.suppress(OSError):  # counts as unanswered
-                self._socket_of(peer).send(number % _SEQUENCES)
+                self._socket_of(peer).send(number % _SEQUENCE_NUMBERS)
         self._timer.set(now + INTERVAL)
 
     def _socket_of(self, peer: _Peer) -> EchoSocket:
@@ -139,7 +144,7 @@ class MachineWatch:
 
 
 def unreachable(events: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return the machines that are unreachable after these events: machine -> the event that reports it."""
+    """Return the machines that are unreachable after these events: machine -> its latest `UNREACHABLE` event."""
     events_by_machine: dict[str, Mapping[str, Any]] = {}
     for event in events:
         if event["event"] == UNREACHABLE:

@@ -1,9 +1,10 @@
-"""The namespace holder: a small process that keeps a cluster's namespaces alive if they have no names in /run/netns.
+"""The namespace holder: a small process that keeps a cluster's namespaces alive without names in the machine's /run/netns.
 
-- For a cluster that ends with its process (``with Cluster.star(4).up()``): a child, started before the first change, that
-  holds the namespaces by descriptor and watches its parent. When the parent dies, the holder ends the programs in the
-  nodes, removes the state and exits; the kernel then frees the namespaces.
-- Without root: it also holds the user namespace of the cluster, and the mount namespace with the names.
+- For a cluster that ends with its process (``with Cluster.star(4).up()``), the holder is a child of that process, started
+  before the first change. It holds the namespaces by descriptor and watches its parent. When the parent dies, the holder
+  ends the programs in the nodes, removes the state and exits; the kernel then frees the namespaces.
+- For a cluster of an unprivileged user, it also holds the cluster's user namespace and the mount namespace in which the
+  network namespaces have names.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class HolderClient:
         self._connection = connection
 
     def hold(self, descriptors: Mapping[str, int]) -> dict[str, str]:
-        """Pass copies of these descriptors to the holder; return their paths. Raises KernelError if it runs out of
-        descriptors."""
+        """Pass copies of these descriptors to the holder; return the paths of the copies, by key. Raises KernelError if the
+        holder runs out of descriptors."""
         keys = list(descriptors)
         paths: dict[str, str] = {}
         for first in range(0, len(keys), _MAX_DESCRIPTORS):
@@ -56,8 +57,11 @@ class HolderClient:
 
 
 def start_holder(root: Path, cluster: str) -> HolderClient:
-    """Start the holder of a cluster that ends with this process. The holder removes the cluster when this process dies, so
-    start it before anything is created."""
+    """Start the holder of a cluster that ends with this process.
+
+    The holder removes the cluster when this process dies, so start it before anything is created. root: of the cluster's
+    store.
+    """
     client_end, holder_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = processes.identity()
     try:
@@ -77,8 +81,11 @@ def start_holder(root: Path, cluster: str) -> HolderClient:
 
 
 def hold_user_namespace(root: Path, cluster: str, *, lasting: bool) -> processes.Identity:
-    """Start the holder of a rootless cluster, in new user and mount namespaces. Raises PermissionDeniedError if the
-    machine forbids them."""
+    """Start the holder of a rootless cluster, in new user and mount namespaces.
+
+    lasting: whether the cluster outlives this process; otherwise the holder removes it when this process dies. Raises
+    PermissionDeniedError if the machine forbids user namespaces.
+    """
     parent = processes.identity()
     return daemons.start(
         namespace_names.HOLDER,
@@ -123,7 +130,10 @@ def _receive_descriptors(connection: socket.socket) -> bool:
 
 
 def _remove_orphan(root: Path, cluster: str, parent: processes.Identity) -> None:
-    """Remove the cluster if it was the parent's. The parent may have died while it waited for another owner's lock."""
+    """Remove the cluster if it was the parent's.
+
+    The parent may have died while it waited for the lock of another owner's cluster with the same name.
+    """
     store = Store(root)
     with store.locked(cluster, timeout=60):
         state = store.read(cluster)

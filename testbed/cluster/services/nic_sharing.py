@@ -1,5 +1,4 @@
-"""Share the NICs of a running cluster: record the request in its state, let the supervisor run the agents, read their
-reports."""
+"""Sharing of a running cluster's NICs: the request is recorded in the state, and the supervisor runs the agents."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ _POLL_INTERVAL: Final = 0.05  # s
 
 
 def share(store: Store, name: str, nics: SharedNics) -> State:
-    """Share every node's first NIC among host processes until `stop` or the end of the owner.
+    """Share every node's first NIC among host processes until `stop` is called or the owner ends.
 
-    Raises NotFoundError, UnsupportedError if NICs of the protocol cannot be shared this way, ConflictError if the NICs are
-    shared already, KernelError if a NIC is unavailable.
+    Raises NotFoundError if the cluster does not exist or has no NICs, UnsupportedError if NICs of the protocol cannot be
+    shared this way, ConflictError if the NICs are shared already, KernelError if a NIC is unavailable.
     """
     if not nic_configs(store.choose(name).layout, nics.protocol, nics.functions, nics.spin):
         raise NotFoundError(f"no node of cluster {name} has a NIC")
@@ -47,7 +46,7 @@ def share(store: Store, name: str, nics: SharedNics) -> State:
 
 
 def stop(store: Store, name: str, nics: SharedNics) -> None:
-    """End the sharing: the agents end, and transfers in progress are lost. Do nothing if the sharing has ended already."""
+    """End the sharing: the agents end, and transfers in progress are lost. Does nothing if the sharing has ended already."""
     state = store.read(name)
     if state is None or state.nics != nics:
         return
@@ -60,8 +59,8 @@ def stop(store: Store, name: str, nics: SharedNics) -> None:
         event_log.record(store.directory(name), "NICs shared no more")
 
 
-def keep_supervised(store: Store, name: str, nics: SharedNics, until: int) -> None:
-    """Restart the supervisor whenever it ends, until the descriptor `until` becomes readable.
+def keep_supervised(store: Store, name: str, nics: SharedNics, stop_descriptor: int) -> None:
+    """Restart the supervisor whenever it ends, until `stop_descriptor` becomes readable.
 
     Raises NotFoundError if the cluster is taken down, ConflictError if its NICs are no longer shared.
     """
@@ -73,19 +72,19 @@ def keep_supervised(store: Store, name: str, nics: SharedNics, until: int) -> No
             raise ConflictError(f"the NICs of cluster {name} are no longer shared")
         supervisor = running_supervisor(store.directory(name))
         if supervisor is not None:
-            if _wait_for_end(supervisor.pid, until):
+            if _wait_for_end(supervisor.pid, stop_descriptor):
                 return
             continue
         poll = select.poll()
-        poll.register(until, select.POLLIN)
+        poll.register(stop_descriptor, select.POLLIN)
         if poll.poll(_POLL_INTERVAL * 1000):
             return
         with contextlib.suppress(NotFoundError, ConflictError):  # the cluster is locked, or being taken down
             run_in_user_namespace(store, name, partial(lifecycle.alter, store, name, _unchanged))
 
 
-def _wait_for_end(pid: int, until: int) -> bool:
-    """Wait for the end of a process; return True if the descriptor `until` became readable first."""
+def _wait_for_end(pid: int, stop_descriptor: int) -> bool:
+    """Wait for the end of a process; return True if `stop_descriptor` becomes readable."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -93,8 +92,8 @@ def _wait_for_end(pid: int, until: int) -> bool:
     try:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        poll.register(until, select.POLLIN)
-        return until in [descriptor for descriptor, _ in poll.poll()]
+        poll.register(stop_descriptor, select.POLLIN)
+        return stop_descriptor in [descriptor for descriptor, _ in poll.poll()]
     finally:
         os.close(pidfd)
 
@@ -104,11 +103,12 @@ def _unchanged(state: State) -> tuple[Injection, ...]:
 
 
 def reports(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None]:
-    """Query the report of each node's NIC agent (see `SharedAgent`), by node; None if an agent does not answer. Empty if
-    NICs are not shared."""
+    """Query the report of each node's NIC agent (see `SharedAgent`), by node; None for an agent that does not answer. Empty
+    if the NICs are not shared."""
     if state.nics is None:
         return {}
-    directory, reports_by_node = store.directory(state.name), dict[str, Mapping[str, Any] | None]()
+    directory = store.directory(state.name)
+    reports_by_node: dict[str, Mapping[str, Any] | None] = {}
     deadline = time.monotonic() + _REPORT_TIMEOUT
     for node in state.layout.nodes:
         if node.nics:

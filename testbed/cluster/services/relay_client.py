@@ -1,4 +1,4 @@
-"""Client of a cluster's relay, for commands that change links or read reports."""
+"""Client of a cluster's relay, for commands that change links or read the relay's report."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MAX_PROCESSES: Final = 4
 _POLL_INTERVAL: Final = 0.01  # s
 
 
-class Replugging:
-    """Change of links' datapaths. Create it before the first operation of a change; call `record_events` after the last.
+class DatapathChange:
+    """The relay's part in a change of links' datapaths, and the count of frames that the change loses.
 
-    From then on the relay passes frames of links that it releases through without impairment; frames in flight are
-    delivered early.
+    Create it before the first operation of the change: from then on, the relay forwards frames of the links that leave it
+    without impairment, and delivers those in flight early. Call `record_events` after the last operation.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Replugging:
             link.name: set(ends) for link, ends in zip(after.layout.links, wire_ends(after.layout), strict=True)
         }
         free = all_free_ends(after.layout)
-        # The kernel also counts IP frames that the relay receives as unclaimed: taps are counted until the relay listens.
+        # The kernel counts even IP frames that the relay receives as unclaimed, so taps are only read until it listens.
         self._taps = {
             link: taps(*free[link])
             for link in self._links
@@ -62,10 +62,10 @@ class Replugging:
         self._lost_at_release: dict[str, int] = {}
 
     def release(self) -> None:
-        """Let the relay forward the frames that are still in the sockets of leaving links, and release the links.
+        """Make the relay forward the frames that are still in the sockets of leaving links, and release the links.
 
-        Call it after their frames take another path, before any of their interfaces is removed and before the relay
-        listens on others.
+        Call it when frames of these links take another path, before any of their interfaces is removed and before the
+        relay listens on other interfaces.
         """
         self._call("release")
         self._lost_at_release = self._read_lost(self._tap_names())
@@ -80,7 +80,7 @@ class Replugging:
     def record_events(self, early: Mapping[str, int], lost: Mapping[str, int]) -> None:
         """Record an event for each link: its old and new datapath, and the numbers of frames lost and delivered early.
 
-        early, lost: link -> number of frames that waited in a discipline of the kernel.
+        early, lost: link -> number of frames that left a qdisc early, or were lost in it.
         """
         links = sorted({*self._links, *early, *lost})
         after = self._read_lost(self._ends_of(links))
@@ -109,8 +109,8 @@ class Replugging:
         and those that could not be sent."""
         if not names:
             return {}
-        of_interfaces = counters(self._executor.open(namespace_names.WIRE).route, names)
-        return {name: counts.rx_unclaimed + counts.tx_dropped for name, counts in of_interfaces.items()}
+        counters_by_name = counters(self._executor.open(namespace_names.WIRE).route, names)
+        return {name: counts.rx_unclaimed + counts.tx_dropped for name, counts in counters_by_name.items()}
 
 
 def _increase(before: Mapping[str, int], after: Mapping[str, int], names: Iterable[str]) -> int:
@@ -123,15 +123,15 @@ def _differing(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]
 
 
 def _leaving(directory: Path, orders: Orders) -> dict[int, list[str]]:
-    """Return the links that the relay forwards now and not by the new orders, by the number of the relay process."""
-    present = RelayPaths(directory).read_orders()
-    if present is None:
+    """Return the links that the relay forwards now but not under the new orders, by the number of the relay process."""
+    current = RelayPaths(directory).read_orders()
+    if current is None:
         return {}
     names = {link.name for link in orders.links}
     leaving: dict[int, list[str]] = {}
-    for link in present.links:
+    for link in current.links:
         if link.name not in names:
-            leaving.setdefault(present.process_of(link), []).append(link.name)
+            leaving.setdefault(current.process_of(link), []).append(link.name)
     return leaving
 
 
@@ -141,50 +141,50 @@ def _process_count() -> int:
 
 
 def engage(store: Store, state: State, orders: Orders, before: State | None = None) -> None:
-    """Write the orders and make relay and supervisor apply them; when this returns, they are in force.
+    """Write the orders and make the relay and the supervisor apply them; when this returns, they are in force.
 
     The state, including its injections, must be written. before: the state before a change of injections alone. Raises
     KernelError with the relay's reason.
     """
     paths = RelayPaths(store.directory(state.name))
-    present = paths.read_orders()
-    orders = replace(orders, processes=present.processes if present is not None else _process_count())
+    current = paths.read_orders()
+    orders = replace(orders, processes=current.processes if current is not None else _process_count())
     if orders.links:
-        if present != orders:
+        if current != orders:
             paths.write_orders(orders)
-    elif present is not None:
+    elif current is not None:
         remove_file(paths.orders)
     timed = any(injection.until for injection in state.injected)
     is_needed = orders.links or timed or state.nics is not None or state.has_tunnels
-    if not (is_needed or present is not None or running_supervisor(paths.directory)):
+    if not (is_needed or current is not None or running_supervisor(paths.directory)):
         return
     from testbed.cluster.services import (
         supervisor,  # imports the relay's code, which a cluster without impairments does not need
     )
 
     if not supervisor.is_needed(state, orders):
-        leaving = supervisor.ensure(store, state)  # it reads the state and ends
-        if leaving is not None:
-            wait_until_gone(leaving)
+        ending = supervisor.ensure(store, state)  # makes a running one read the state and end
+        if ending is not None:
+            wait_until_gone(ending)
         return
     numbers = orders.numbers()
     if not (
         before is not None
-        and present is not None
-        and (present.numbers(), _ends(before)) == (numbers, _ends(state))
+        and current is not None
+        and (current.numbers(), _heal_times(before)) == (numbers, _heal_times(state))
         and locks.holder(supervisor_lock(paths.directory))
     ):
         supervisor.ensure(store, state)
-    for number in numbers:  # even unchanged orders: an interface may have been made anew
-        _load(paths.socket(number), lambda: supervisor.ensure(store, state))
+    for number in numbers:  # even unchanged orders: an interface may have been recreated
+        _load_orders(paths.socket(number), lambda: supervisor.ensure(store, state))
 
 
-def _ends(state: State) -> list[int]:
+def _heal_times(state: State) -> list[int]:
     """Return the times at which injections heal by themselves."""
     return [injection.until for injection in state.injected if injection.until]
 
 
-def _load(socket: Path, restart: Callable[[], object]) -> None:
+def _load_orders(socket: Path, restart: Callable[[], object]) -> None:
     """Make a relay process load its orders. restart: restarts the relay if its process does not listen. Raises KernelError
     with the relay's reason."""
     deadline = time.monotonic() + CALL_TIMEOUT
@@ -194,15 +194,15 @@ def _load(socket: Path, restart: Callable[[], object]) -> None:
             return
         if time.monotonic() > deadline:
             raise KernelError("the relay ends repeatedly: 'testbed events' shows the reason")
-        time.sleep(_POLL_INTERVAL)  # the process is ending; the supervisor notices when its last socket closes
+        time.sleep(_POLL_INTERVAL)  # until the supervisor notices that the process has ended
         restart()
 
 
 def report(store: Store, state: State) -> dict[str, Any] | None:
     """Read the relay's current report; None if there is no relay or one of its processes does not answer.
 
-    Links, modelled switches and idle rules of all processes are merged. "processes" lists the reports of the processes;
-    "pid" is that of the first process, "begun" the start time of the last one, "processor" the sum.
+    Links, modelled switches and idle rules of all processes are merged. "processes" lists the other values of each process;
+    "pid" is that of the first process, "begun" and "time" are the latest, "processor" is the sum.
     """
     paths = RelayPaths(store.directory(state.name))
     orders = paths.read_orders()
@@ -231,14 +231,14 @@ def report(store: Store, state: State) -> dict[str, Any] | None:
 
 
 def known_texts(store: Store, name: str) -> Mapping[str, str]:
-    """Return the texts of the tables and traces in the relay's orders, by the paths that impairments give."""
+    """Return the texts of the tables and traces in the relay's orders, by their paths in the impairments."""
     orders = RelayPaths(store.directory(name)).read_orders()
     return orders.files if orders is not None else {}
 
 
 def idle_rules(store: Store, state: State, numbers: Sequence[int] = ()) -> list[str]:
-    """Return a sentence for each injected rule that has not decided any frame's fate. numbers: numbers of the injections;
-    empty: all."""
+    """Return a message for each injected rule that has not decided any frame's fate. numbers: of the injections; empty:
+    all."""
     relay_report = report(store, state) if any(injection.rules for injection in state.injected) else None
     if relay_report is None:
         return []

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 RELAY_NAME: Final = "testbed-relay"
 LOG: Final = "processes.log"
-"""The log of unexpected errors of services, in the cluster's directory."""
+"""Name of the log of unexpected errors of services, in the cluster's directory."""
 
 _RELAY: Final = "relay"
 _NIC: Final = "nic"
 
 
-def command(store: Store, cluster: str) -> list[str]:
+def supervisor_command(store: Store, cluster: str) -> list[str]:
     """Return the command line by which a service starts a new supervisor."""
     return [sys.executable, "-m", "testbed.cluster.services.supervisor", str(store.root), cluster]
 
@@ -49,14 +49,14 @@ def _former(directory: Path, kind: str) -> dict[str, FormerProcess]:
 
 
 class RelayProcesses:
-    """The processes of the relay that have links to forward, by number. Implements `services.Kind`."""
+    """The relay's processes, by number. Implements `services.Kind`."""
 
     word = "relay"
 
     def __init__(self, store: Store, cluster: str, route: RouteSocket) -> None:
         """route: a socket of the wire namespace."""
         self._paths = RelayPaths(store.directory(cluster))
-        self._command = command(store, cluster)
+        self._command = supervisor_command(store, cluster)
         self._route = route
 
     def required(self) -> Mapping[int, object]:
@@ -67,7 +67,7 @@ class RelayProcesses:
         return {int(key): process for key, process in _former(self._paths.directory, _RELAY).items()}
 
     def start(self, key: int) -> processes.Identity:
-        from testbed.runtime.relay.process import Process  # with the relay's code, which few supervisors need
+        from testbed.runtime.relay.process import Process  # imports the relay's code, which few supervisors need
 
         relay: list[Process] = []  # made in the child
         locks.make(self._lock(key))
@@ -93,8 +93,8 @@ class RelayProcesses:
     def read_counts(self, key: int) -> Mapping[str, int]:
         """Read the number of frames that no protocol accepted, for each interface on which the process receives.
 
-        It counts every frame for another address, forwarded or not. Only its increase between the death of a relay process
-        and the start of the next is meaningful.
+        The kernel counts every frame for another host, whether the relay has forwarded it or not. Only the increase between
+        the death of a relay process and the start of the next is meaningful.
         """
         orders = self._paths.read_orders() or Orders(0)
         names = {name for link in orders.share(key).links for name in link.receive_interfaces}
@@ -110,7 +110,7 @@ class RelayProcesses:
 
 @dataclass(frozen=True, slots=True)
 class _Agent:
-    """A required agent. namespace: path. inode: inode of the node's namespace, which changes when the namespace is
+    """A required agent. namespace: path of the node's namespace. inode: its inode, which changes when the namespace is
     replaced."""
 
     config: NicConfig
@@ -165,7 +165,7 @@ class Agents:
             required.config,
             required.namespace,
             standing_agent.query_socket(directory, key),
-            command(self._store, self._cluster),
+            supervisor_command(self._store, self._cluster),
         )
         name = standing_agent.NAME.format(key)
         locks.make(self._lock(key))
@@ -173,7 +173,7 @@ class Agents:
         def prepare() -> None:
             lock = locks.Lock(self._lock(key))
             if key not in self._required_agents():
-                raise ConflictError(f"{key}: its NIC is no longer to be shared")
+                raise ConflictError(f"{key}: the sharing of its NIC has ended")
             agent.prepare()
             lock.note(required.digest)
 

@@ -1,4 +1,4 @@
-"""Processes under supervision: start the required ones, end the others, and restart those that die.
+"""Supervised processes: start the required ones, end the others, and restart those that die.
 
 A new supervisor adopts the processes that its predecessor started. Deaths and restarts are recorded as events of the
 cluster.
@@ -22,22 +22,19 @@ from testbed.runtime import event_log
 K = TypeVar("K", int, str)
 
 _RETRY_INTERVAL: Final = 1_000_000_000  # ns until a failed start is retried
-_MAX_QUICK_RESTARTS: Final = 3  # immediate restarts within _RETRY_INTERVAL; further ones are delayed by it
+_MAX_QUICK_RESTARTS: Final = 3  # number of immediate restarts within _RETRY_INTERVAL; later ones are delayed
 
 
 class FormerProcess(NamedTuple):
-    """A process that a previous supervisor started. identity: None if it has died since. specification: the one with which
-    it was started."""
+    """A process that a previous supervisor started. identity: None if it has died since. specification: as it was started,
+    see `Kind.required`."""
 
     identity: processes.Identity | None
     specification: object
 
 
 class Kind(Protocol[K]):
-    """A kind of supervised process.
-
-    word: its name in events, such as "relay".
-    """
+    """A kind of supervised process. word: its name in events, such as "relay"."""
 
     word: str
 
@@ -71,7 +68,7 @@ class Kind(Protocol[K]):
 
 
 class _Running(NamedTuple):
-    """A running process. specification: the one with which it was started."""
+    """A running process. specification: as it was started."""
 
     identity: processes.Identity
     pidfd: int
@@ -109,7 +106,7 @@ class SupervisedProcesses(Generic[K]):
             self._record("died", key)
 
     def reconcile(self) -> None:
-        """Start missing processes, and end those that are not required or have another specification. Raises as
+        """Start missing processes, and end those that are not required or have another specification. Raises the errors of
         `Kind.start`."""
         required = self._kind.required()
         for key in sorted(
@@ -170,7 +167,8 @@ class SupervisedProcesses(Generic[K]):
         self._kind.clean_up(key)
 
     def _reap(self, key: K) -> int | None:
-        """Wait for the end of a process that has ended or is ending; return its exit code if it was our child."""
+        """Wait for the end of a process that has ended or is ending; return its exit code, or None if it is not a child of
+        this process."""
         running = self._running.pop(key)
         self._loop.unwatch(running.pidfd)
         processes.wait_for_end(running.pidfd)

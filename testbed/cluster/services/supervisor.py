@@ -5,8 +5,8 @@
 - It heals timed injections, and ends the sharing of NICs when the process that requested it ends.
 - It monitors the other machines of a cluster on several machines.
 
-Relay and agents survive the supervisor and start a new one when it dies (`runtime.supervision`), which adopts them;
-that is recorded as an event, too. The supervisor ends when it is no longer needed, with the namespace holder if the
+The relay and the agents survive the supervisor. When it dies, they start a new one (`runtime.supervision`), which adopts
+them and records the gap as an event. The supervisor ends when it is no longer needed, with the namespace holder if the
 cluster has one, and with the cluster. Commands call it while they hold the cluster's lock.
 """
 
@@ -55,11 +55,10 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
     """Ensure that a supervisor runs, has read the current state, and runs the required relay and agents; return its
     identity.
 
-    A running supervisor is found by its lock: the state does not record it. A supervisor ends when nothing needs it; then
-    the result may be None.
+    If nothing needs a supervisor, a running one ends, and the result is its identity, or None if none runs.
 
-    The cluster's lock must be held, and its state and orders be written. Raises the relay's errors about its orders,
-    and errors that prevent a NIC from being shared.
+    The cluster's lock must be held, and its state and orders be written. Raises the errors of `RelayProcesses.start` and
+    `Agents.start`, and KernelError if the supervisor does not answer.
     """
     directory = store.directory(state.name)
     orders = RelayPaths(directory).read_orders() or Orders(0)
@@ -72,7 +71,7 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
                 end_all(directory)  # services of a killed supervisor
                 return None
             locks.make(supervisor_lock(directory))
-            # Before the fork: once for all supervisors and relays of this process.
+            # Imports and checks are made before the fork, once for all supervisors and relays that this process starts.
             if orders.links:
                 import_module("testbed.runtime.relay.process")
             for document in (State, Orders):
@@ -91,7 +90,7 @@ def ensure(store: Store, state: State) -> processes.Identity | None:
 def main(arguments: Sequence[str]) -> None:
     """Run a supervisor that a service has started after the death of the previous one.
 
-    arguments: see `service_kinds.command` and `Supervision`.
+    arguments: see `service_kinds.supervisor_command` and `Supervision`.
     """
     root, cluster, *death = arguments
     store = Store(Path(root))
@@ -102,10 +101,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 class _Supervisor:
-    """The supervisor, inside its process."""
+    """The supervisor. Its process is forked after construction; the other methods run in it."""
 
     def __init__(self, store: Store, state: State, death: Death | None = None) -> None:
-        """death: death of the previous supervisor, if a service noticed it and started this one."""
+        """death: of the previous supervisor, if a service has noticed it and started this one."""
         self._store = store
         self._cluster = state.name
         self._wire = state.namespaces[namespace_names.WIRE]
@@ -145,7 +144,7 @@ class _Supervisor:
             event_log.record(directory, "supervisor restarted", pid=os.getpid(), gap=gap, services=services)
 
     def _previous_death(self) -> Death | None:
-        """Return the death of the previous supervisor, if it did not end regularly."""
+        """Return the death of the previous supervisor; None if it released the lock when it ended."""
         if not self._lock.previous_note:
             return None
         pid = processes.Identity.parse(self._lock.previous_note).pid
@@ -157,8 +156,8 @@ class _Supervisor:
         """Enter the wire namespace and adopt the running services."""
         self._loop = Loop(Waiter())
         directory = self._paths.directory
-        # A supervisor that a service has started is in the service's namespace, and not in the machine's. Only root, who may
-        # open init's namespace, has clusters on several machines.
+        # A supervisor that a service has started is in the service's namespace, not in the machine's. Opening that of init
+        # needs root, as does a cluster on several machines.
         machine_namespace = "/proc/1/ns/net"
         if self._death is None:
             machine_namespace = f"/proc/self/fd/{os.open('/proc/self/ns/net', os.O_RDONLY | os.O_CLOEXEC)}"
@@ -218,7 +217,7 @@ class _Supervisor:
     # Timed injections, and the sharing of NICs
 
     def _heal(self, now: int) -> None:
-        """Heal the injections whose time is over."""
+        """Heal the injections whose end has come."""
         state = self._store.read(self._cluster)
         injected = state.injected if state is not None else ()
         due = [injection.number for injection in injected if 0 < injection.until <= now]
@@ -278,8 +277,8 @@ class _Supervisor:
         self._run_in_child("testbed-nics", stop, on_failure)
 
     def _run_in_child(self, name: str, act: Callable[[], None], on_failure: Callable[[int], object]) -> None:
-        """Run `act` in a child process, since it waits for the cluster's lock. on_failure: called with the time if the child
-        fails."""
+        """Run `act` in a child process, since it waits for the cluster's lock. on_failure: called with the loop's time if
+        the child fails."""
         child = daemons.start(name, (), lambda: None, act, str(self._paths.directory / LOG))
         pidfd = os.pidfd_open(child.pid)
 

@@ -168,7 +168,7 @@ def _is_probed(state: State, target: Target, link: Link, direction: DirectionNam
     """Whether a direction of one of the target's links is to be probed."""
     if target is not None or is_down(link, state.injected):
         return True
-    return bool(in_force(link, direction, state.injected).whole)
+    return bool(in_force(link, direction, state.injected).complete)
 
 
 def _notes_on_models(layout: Layout, chosen: Sequence[_ProbedPath]) -> list[str]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from testbed.cluster.faults.injections import DirectionKey, Injection, blocked_senders, links_of, places, rules_between
+from testbed.cluster.faults.injections import (
+    DirectionKey,
+    Injection,
+    blocked_senders,
+    links_of,
+    rules_between,
+    select_directions,
+)
 from testbed.engine.sources import source
 from testbed.spec.fault_models import Down, Fault, Impair, Incast, OnLinks, OnNodes, Partition, Rule, Traffic
 from testbed.spec.layout import Layout
@@ -59,7 +66,7 @@ def injection_of(fault: Fault, layout: Layout) -> Injection | None:
 
 
 def _directions(layout: Layout, on: Sequence[str], direction: str) -> tuple[DirectionKey, ...]:
-    return tuple(dict.fromkeys(key for target in on for key in places(layout, target, direction)))
+    return tuple(dict.fromkeys(key for target in on for key in select_directions(layout, target, direction)))
 
 
 def _rules_at(directions: Sequence[DirectionKey], rules: Sequence[str]) -> tuple[tuple[DirectionKey, str], ...]:

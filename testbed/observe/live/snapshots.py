@@ -109,7 +109,7 @@ class SnapshotSampler:
         up."""
         if self._name is None and self._watched is not None and self._watched.exists():
             return self._watched.cluster
-        return self._store.existing(self._name)
+        return self._store.existing_name(self._name)
 
 
 class _Watched:

@@ -300,9 +300,9 @@ class Kernel:
             case SetDown(key, _, index):
                 assert self.interfaces[key][index].up
                 self.set_attributes(key, index, up=False)
-            case SetOffloads(key, _, index, taken):
-                assert self.offloads[key][index] != taken
-                self.offloads[key][index] = taken
+            case SetOffloads(key, _, index, accepted):
+                assert self.offloads[key][index] != accepted
+                self.offloads[key][index] = accepted
             case SetPort(_, index, learning, flooding):
                 assert self.interfaces[namespace_names.WIRE][index].master
                 self.set_attributes(namespace_names.WIRE, index, learning=learning, flooding=flooding)

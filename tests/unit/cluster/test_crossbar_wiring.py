@@ -64,7 +64,7 @@ def test_crossbars_and_their_cables_are_not_kernel_objects() -> None:
     without_offloads = [
         (operation.key, operation.device)
         for operation in operations
-        if isinstance(operation, SetOffloads) and operation.taken is Offloads.NONE
+        if isinstance(operation, SetOffloads) and operation.accepted is Offloads.NONE
     ]
     assert sorted(without_offloads) == [("n1", "eth0"), ("n2", "eth0")]
     assert set(Wiring(layout()).ports) == {"s3"}

@@ -40,7 +40,7 @@ def test_the_operations_are_those_of_a_plan(shape: Description, data: st.DataObj
         return {
             name: LinkService(service.datapath, service.forward, service.backward, name in down)
             for name, service in services.items()
-            if service.spliced or name in down
+            if not service.is_direct or name in down
         }
 
     before, after = (data.draw(st.sets(st.sampled_from(links))) for _ in range(2))
@@ -48,7 +48,7 @@ def test_the_operations_are_those_of_a_plan(shape: Description, data: st.DataObj
     kernel.converge(layout, with_down(before))
     desired = with_down(after)
     planned = plan(layout, copy.deepcopy(kernel).existing(), desired)
-    operations = cuts.operations(layout, desired, before ^ after, wire_interfaces(kernel).get)
+    operations = cuts.cut_operations(layout, desired, before ^ after, wire_interfaces(kernel).get)
     assert operations is not None
     assert set(operations) == set(planned)
 
@@ -60,11 +60,11 @@ def test_a_missing_end_needs_a_plan() -> None:
     interfaces = wire_interfaces(kernel)
     link = layout.links[0].name
     link_services = {link: LinkService(down=True)}
-    operations = cuts.operations(layout, link_services, {link}, interfaces.get)
+    operations = cuts.cut_operations(layout, link_services, {link}, interfaces.get)
     assert operations is not None
     assert [type(operation) for operation in operations] == [SetDown]
     del interfaces[operations[0].device]  # type: ignore[union-attr]  # SetDown has a device
-    assert cuts.operations(layout, link_services, {link}, interfaces.get) is None
+    assert cuts.cut_operations(layout, link_services, {link}, interfaces.get) is None
 
 
 def test_an_end_that_is_up_needs_no_operation() -> None:
@@ -72,9 +72,9 @@ def test_an_end_that_is_up_needs_no_operation() -> None:
     kernel = Kernel()
     kernel.converge(layout)
     link = layout.links[0].name
-    assert cuts.operations(layout, {}, {link}, wire_interfaces(kernel).get) == []
+    assert cuts.cut_operations(layout, {}, {link}, wire_interfaces(kernel).get) == []
     kernel.converge(layout, {link: LinkService(down=True)})
-    (operation,) = cuts.operations(layout, {}, {link}, wire_interfaces(kernel).get) or []
+    (operation,) = cuts.cut_operations(layout, {}, {link}, wire_interfaces(kernel).get) or []
     assert isinstance(operation, SetUp)
 
 

@@ -15,15 +15,15 @@ from testbed.cluster.faults.injections import (
     DirectionKey,
     DirectionName,
     Injection,
+    directions_of,
     follow_layout,
     in_force,
     is_down,
     links_of,
-    places_of,
     restrict,
 )
 from testbed.cluster.plan.link_decisions import decide
-from testbed.cluster.records.paths import example
+from testbed.cluster.records.paths import example_pair
 from testbed.cluster.records.state import State
 from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.kernel.processes import Identity
@@ -110,7 +110,7 @@ def test_rules_keep_their_names_while_others_are_added_and_removed() -> None:
         "2.0": "drop icmp",
     }
     assert in_force(LINK, "forward", [second]).rules == {"2.0": "drop icmp"}
-    assert in_force(LINK, "backward", [first, second]).whole.rules == ("drop arp",)
+    assert in_force(LINK, "backward", [first, second]).complete.rules == ("drop arp",)
 
 
 def test_a_link_is_down_while_any_injection_takes_it_down() -> None:
@@ -195,17 +195,17 @@ def test_an_unknown_link_is_rejected_with_the_known_links(target: str, message: 
     ],
 )
 def test_a_direction_is_selected_by_any_of_its_names(target: str, direction: str, expected: list[DirectionKey]) -> None:
-    assert list(places_of(links_of(STAR, target), target, direction)) == expected
+    assert list(directions_of(links_of(STAR, target), target, direction)) == expected
 
 
 def test_out_of_a_switch_is_towards_every_node() -> None:
-    directions = places_of(links_of(STAR, "s1"), "s1", "out")
+    directions = directions_of(links_of(STAR, "s1"), "s1", "out")
     assert directions == tuple((link.name, "backward") for link in STAR.links)
 
 
 def test_an_unknown_direction_is_rejected_with_the_known_directions() -> None:
     with pytest.raises(NotFoundError) as caught:
-        places_of(links_of(STAR, "n1"), "n1", "n1-n2")
+        directions_of(links_of(STAR, "n1"), "n1", "n1-n2")
     assert "no direction 'n1-n2' there; n1:eth0--s1:1 has 'out' or 'n1-s1'" in str(caught.value)
 
 
@@ -285,5 +285,5 @@ def test_the_example_of_a_path_crosses_the_injected_link() -> None:
     )
     layout = resolve(line)
     state = State("c", "", "up", True, Identity("", 0, 0, 0), layout, {}, {}, 0)
-    assert example(state, {layout.links[1].name}) == ("r1", "r2")
-    assert example(replace(state, layout=STAR), {NAME}) == ("n1", "n2")
+    assert example_pair(state, {layout.links[1].name}) == ("r1", "r2")
+    assert example_pair(replace(state, layout=STAR), {NAME}) == ("n1", "n2")

@@ -90,7 +90,7 @@ def test_parallel_trunks_are_numbered_and_have_planned_forwarding() -> None:
     planned = layout("n1 s1", "n2 s2", "s1 s2", "s2 s1")
     assert wire_ends(planned)[2:] == [("s1.s2", "s2.s1"), ("s2.s1.2", "s1.s2.2")]
     assert len(Wiring(planned).planned_ports) == 6
-    assert not Wiring(planned).made_up
+    assert not Wiring(planned).initially_up
 
 
 def test_a_link_between_two_nodes_is_two_joined_veth_pairs() -> None:

@@ -468,7 +468,7 @@ def test_other_links_are_not_changed() -> None:
     trunk = next(
         link for link in layout.links if not {link.a.owner, link.b.owner} & {node.name for node in layout.nodes}
     )
-    own_devices = set(Wiring(layout, [trunk.name]).of_link[trunk.name])
+    own_devices = set(Wiring(layout, [trunk.name]).link_devices[trunk.name])
     for link_services in ({trunk.name: NETEM}, {}):
         for operation in kernel.converge(layout, link_services):
             if not isinstance(operation, AddForwarding | Join):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from testbed.cluster.faults.injections import links_of, places
+from testbed.cluster.faults.injections import links_of, select_directions
 from testbed.errors import NotFoundError
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -29,14 +29,14 @@ def test_a_tag_selects_links_that_have_it_and_all_links_of_nodes_that_have_it() 
 
 
 def test_directions_are_relative_to_each_tagged_element() -> None:
-    assert places(STAR, "@client", "out") == ((NAMES[0], "forward"), (NAMES[1], "forward"))
-    assert places(STAR, "@client", "in") == ((NAMES[0], "backward"), (NAMES[1], "backward"))
-    assert places(STAR, ("n1", "@client"), "out") == places(STAR, "@client", "out")
-    assert places(STAR, "@slow", "") == tuple(
+    assert select_directions(STAR, "@client", "out") == ((NAMES[0], "forward"), (NAMES[1], "forward"))
+    assert select_directions(STAR, "@client", "in") == ((NAMES[0], "backward"), (NAMES[1], "backward"))
+    assert select_directions(STAR, ("n1", "@client"), "out") == select_directions(STAR, "@client", "out")
+    assert select_directions(STAR, "@slow", "") == tuple(
         (name, direction) for name in NAMES[1:3] for direction in ("forward", "backward")
     )
     with pytest.raises(NotFoundError, match="no direction 'out' there"):
-        places(STAR, "@slow", "out")
+        select_directions(STAR, "@slow", "out")
 
 
 def test_an_unknown_tag_is_rejected_with_the_nearest() -> None:
