@@ -1,8 +1,8 @@
-"""Coroutines of tasks: pauses, and what a coroutine that waits awaits.
+"""Pauses of tasks, and inspection of suspended coroutines.
 
-Not compiled. A compiled module has no generators that can be awaited, and awaiting one costs half of awaiting an object
-with `__await__`, which matters for pauses: a task does nothing more often. And what a compiled coroutine awaits cannot be
-read.
+This module is not compiled, for two reasons. Awaiting a generator costs half as much as awaiting an object with
+`__await__`, which matters for pauses, the most frequent action of a task; but a generator of a compiled module cannot be
+awaited. And a compiled coroutine hides the object that it awaits.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 @coroutine
 def until(when: int) -> Generator[int, None, None]:
-    """Wait until a time: ``await until(when)``, in nanoseconds of the loop's clock."""
+    """Wait until time `when`, in nanoseconds of the loop's clock: ``await until(when)``."""
     yield when
 
 
-def sleeper(now: Callable[[], int]) -> Callable[[int], Awaitable[None]]:
-    """Return a clock's function ``sleep(nanoseconds)``, which a task awaits."""
+def make_sleep(now: Callable[[], int]) -> Callable[[int], Awaitable[None]]:
+    """Make the function ``sleep(nanoseconds)`` for the tasks of a loop. now: returns the time of the loop's clock, ns."""
 
     @coroutine
     def sleep(nanoseconds: int) -> Generator[int, None, None]:
@@ -32,26 +32,29 @@ def sleeper(now: Callable[[], int]) -> Callable[[int], Awaitable[None]]:
 
 def suspended_frames(awaited: Awaitable[object] | None) -> list[FrameType]:
     """Return the frames of a coroutine that waits, or has not started, the innermost last."""
-    kinds = ("cr_frame", "gi_frame", "ag_frame")
-    frames = [getattr(coroutine, kind, None) for coroutine in await_chain(awaited) for kind in kinds]
+    attributes = ("cr_frame", "gi_frame", "ag_frame")
+    frames = [getattr(link, attribute, None) for link in await_chain(awaited) for attribute in attributes]
     return [frame for frame in frames if isinstance(frame, FrameType)]
 
 
 def await_chain(awaited: Awaitable[object] | None) -> list[object]:
-    """Return a waiting coroutine, the coroutine that it awaits, and so on."""
+    """Return a waiting coroutine, the object that it awaits, the object that this one awaits, and so on."""
     chain: list[object] = []
-    coroutine: object = awaited
-    while coroutine is not None:
-        chain.append(coroutine)
-        inner = (getattr(coroutine, name, None) for name in ("cr_await", "gi_yieldfrom", "ag_await"))
-        coroutine = next(filter(None, inner), None)
+    link: object = awaited
+    while link is not None:
+        chain.append(link)
+        next_links = (getattr(link, attribute, None) for attribute in ("cr_await", "gi_yieldfrom", "ag_await"))
+        link = next(filter(None, next_links), None)
     return chain
 
 
-async def with_readable_stack(start: Callable[[], Awaitable[T]], ended: Callable[[], object]) -> T:
-    """Run a program: await what `start` returns, and call `ended` when it has ended. The program's stack can be read through
-    this coroutine, since this module is not compiled; a compiled coroutine hides what it awaits."""
+async def with_readable_stack(start: Callable[[], Awaitable[T]], on_end: Callable[[], object]) -> T:
+    """Run a program so that its stack can be read: await the object that `start` returns, and call `on_end` when the program
+    has ended.
+
+    The stack is read through this coroutine, which is interpreted; a compiled one would hide the object that it awaits.
+    """
     try:
         return await start()
     finally:
-        ended()
+        on_end()

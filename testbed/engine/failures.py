@@ -1,6 +1,6 @@
-"""Detection and messages of errors in a NIC's firmware, or in the host library above it, that end a run.
+"""Errors of a NIC's firmware, or of the host library above it, that end a run: their detection and their messages.
 
-The message is the same in all modes. It has the node, the time, and the call that raised or the deadline that does not move.
+All modes report them alike: the node, the time, and the traceback or the deadline that stays in the past.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from testbed.engine.tracebacks import program_traceback
 from testbed.errors import FirmwareError, TestbedError
 
 ETHERNET_HEADER: Final = 14
-"""Bytes of the Ethernet header, which the MTU does not count."""
+"""Size of the Ethernet header in bytes; the MTU does not include it."""
 
 MAX_TIMER_CALLS: Final = 10_000
-"""Maximum of consecutive calls of `Firmware.on_timer` that leave the deadline in the past. More than 1, since some firmware
-checks one of many timers per call."""
+"""Number of consecutive calls of `Firmware.on_timer` that leave the deadline in the past at which the run ends. It is large
+because some firmware checks only one of many timers per call."""
 
 
 class DeadlineError(TestbedError):
-    """The deadline of a firmware stays in the past."""
+    """A firmware's deadline stays in the past."""
 
 
-class TickCount:
+class TimerCallCounter:
     """Counter of consecutive calls of `on_timer` that left a firmware's deadline in the past."""
 
     __slots__ = ("_count",)
@@ -33,7 +33,8 @@ class TickCount:
         self._count = 0
 
     def check(self, firmware: Firmware, now: int) -> None:
-        """Count a call of `on_timer` at time `now`. Raises DeadlineError."""
+        """Count a call of `on_timer` that has returned. now: time of the call, ns. Raises DeadlineError at the call number
+        `MAX_TIMER_CALLS`."""
         deadline = firmware.deadline
         if deadline is None or deadline > now:
             self._count = 0
@@ -49,12 +50,12 @@ class TickCount:
 def failure(error: Exception, firmware: object, host: object, when: int, node: str = "") -> FirmwareError:
     """Make the error that reports an exception of firmware, or of the host library that the firmware called.
 
-    when: nanoseconds.
+    firmware, host: the objects that were called, or wrappers of them. when: time of the call, ns. node: the node's name.
     """
     if isinstance(error, TestbedError) and not isinstance(error, DeadlineError):
-        # Of the testbed, such as a history on a full disk: no program is blamed.
+        # An error of the testbed itself, such as a full disk under a history, is neither the firmware's nor the library's.
         return FirmwareError(str(error), when, node)
-    library = type(getattr(host, "library", host))  # it may be wrapped (`testbed.runtime.nodes.run_progress`)
+    library = type(getattr(host, "library", host))
     kind, owner = "firmware", type(getattr(firmware, "firmware", firmware))
     if _is_in_traceback(error, library, "on_completion"):
         kind, owner = "host library", library
@@ -74,8 +75,9 @@ def _is_in_traceback(error: Exception, owner: type, method: str) -> bool:
 
 
 def frame_too_long(size: int, mtu: int) -> ValueError:
-    """Make the error for firmware that sends a frame above the MTU. size: bytes, including the Ethernet header."""
+    """Make the error for firmware that sends a frame above the MTU. size: bytes, including the Ethernet header. mtu: bytes
+    after the Ethernet header."""
     return ValueError(
-        f"a frame of {size} bytes cannot be sent: the interface's MTU is {mtu}, which lets it take "
+        f"a frame of {size} bytes cannot be sent: the interface's MTU is {mtu}, which allows frames of up to "
         f"{mtu + ETHERNET_HEADER} bytes with the Ethernet header"
     )

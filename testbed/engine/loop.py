@@ -1,21 +1,21 @@
 """Event loop: callbacks at times and on ready file descriptors, and tasks, in a defined order.
 
-The loop has no clock and does not block itself: a `Waiter` does both. So the same loop runs on a wall clock with file
+The loop neither reads a clock nor blocks: a `Waiter` does both for it. So the same loop runs on a wall clock with file
 descriptors and on a virtual clock that jumps to the next event.
 
-One turn of the loop waits until the earliest timer or a ready descriptor. It calls the callbacks of ready descriptors,
-in the order of registration, and then the timers that are due, by time and by the order in which they were set. Woken
-tasks run before the next due callback, in the order of waking. During a callback a virtual clock shows the time for
-which it was set.
+One turn of the loop waits until the earliest timer is due or a descriptor is ready. It calls the callbacks of ready
+descriptors, in the order of registration, and then those of the timers that are due, by time and by the order in which
+they were set. Woken tasks run before the next due callback, in the order of waking. During a callback a virtual clock shows
+the time for which the callback was set.
 
-A task that awaits something that is done already is polling. On the wall clock it runs again after the descriptors and the
+A task that awaits an object that is already done is polling. On the wall clock it runs again after the descriptors and the
 timers were checked once. On a virtual clock each poll takes `Loop.poll_time`. After 100 polls without any other event the
 polls become longer, but end at the next event. So a poll sees the event at its time, and a program that polls for a minute
 without success is simulated quickly. If no event is left, polling stops, and the task is reported as a deadlock.
 
-This module also has the clocks of models. A virtual clock stops while callbacks run and jumps to the next event. A
-dilated clock is k times slower than another clock: 1 us of the model takes k us of the machine's time, so that scheduling
-latency of the machine is small in comparison. The wall clock is `testbed.kernel.waiter`.
+This module also contains the clocks of models. A virtual clock stops while callbacks run and jumps to the next event. A
+dilated clock is k times slower than another clock: 1 us of the model takes k us of the machine's time, so that the
+machine's scheduling latency is small in comparison. The wall clock is in `testbed.kernel.waiter`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import FrameType
 from typing import Any, Final, Protocol, TypeVar
 
-from testbed.engine.coroutines import sleeper
+from testbed.engine.coroutines import make_sleep
 from testbed.engine.tasks import Task, Work
 from testbed.engine.tracebacks import stack_frames
 from testbed.engine.waitables import CancelledError, DeadlockError
@@ -43,14 +43,14 @@ NEVER: Final = 1 << 63
 
 POLL_TIME: Final = 200
 """Nanoseconds of model time that a poll takes without a profile. Our choice: about the time of an unsuccessful MPI_Test on
-a current host. It must not be 0, or time would stand still for a program that polls."""
+a current host. With 0, a program that polls would never let the time advance."""
 
 _CONSTANT_POLLS: Final = 100
-"""Consecutive unsuccessful polls that take `poll_time`. Each further poll takes `poll_time` more than the last: a
-millisecond is 200 polls, a second 3,300, a minute 25,000."""
+"""Number of consecutive unsuccessful polls that take `poll_time`. Each further poll takes `poll_time` more than the last:
+a millisecond of polling is 200 polls, a second 3,300, a minute 25,000."""
 
 _MAX_IDLE_POLLS: Final = 35_000
-"""Consecutive polls, about two minutes, after which a task that polls without pending events is deadlocked."""
+"""Number of consecutive polls, about two minutes, after which a task that polls without pending events is deadlocked."""
 
 _MIN_DILATED_POLL: Final = 1_000
 """Minimum of nanoseconds that a poll takes on a dilated clock, so that the machine can keep up."""
@@ -64,7 +64,8 @@ class Waiter(Protocol):
     def now(self) -> int: ...
 
     def wait(self, deadline: int | None) -> Sequence[int]:
-        """Wait until a watched descriptor is ready or the deadline (None: never) has come; return the ready ones."""
+        """Wait until a watched descriptor is ready or the deadline has passed (None: no deadline); return the ready
+        descriptors."""
         ...
 
     def watch(self, descriptor: int) -> None: ...
@@ -85,7 +86,7 @@ class VirtualClock(Waiter):
         return self.time
 
     def wait(self, deadline: int | None) -> Sequence[int]:
-        """Jump to the deadline; without one, the time stays."""
+        """Jump to the deadline; without a deadline, the time stays."""
         if deadline is not None and deadline > self.time:
             self.time = deadline
         return ()
@@ -98,11 +99,11 @@ class VirtualClock(Waiter):
 
 
 class DilatedClock(VirtualClock):
-    """A virtual clock that does not run ahead of a base clock slowed by a factor.
+    """A virtual clock that never runs ahead of a base clock slowed by a factor.
 
-    A model runs on it as on a virtual clock. An event has the time for which it was set, and later events are relative to
-    that time, however late the machine was; so delays do not accumulate. External events have the time that `from_base_time`
-    returns.
+    A model runs on it as on a virtual clock. An event happens at the time for which it was set, and later events are
+    relative to that time, however late the machine was; so delays do not accumulate. External events have the time that
+    `from_base_time` returns.
 
     factor: nanoseconds of the base clock for one nanosecond of this clock, 1 or more. origin: the base clock's time, in
     nanoseconds, at which this clock shows 0; processes with the same factor and origin share the clock.
@@ -148,18 +149,18 @@ class Loop:
         """poll_time: nanoseconds that a poll takes on a virtual clock, more than 0."""
         self.now: Final = waiter.now
         """Returns the time, in integer nanoseconds of the waiter's clock."""
-        self.sleep: Final = sleeper(waiter.now)
+        self.sleep: Final = make_sleep(waiter.now)
         """``await loop.sleep(nanoseconds)``; 0 lets everything run that is due now."""
         self.current: Task[Any] | None = None
-        """The task that runs or ran last."""
+        """The running task, or the last one that ran."""
         self.in_task = False
-        """Whether a step of a task runs at this moment. For tasks to set."""
+        """Whether a step of a task is running; tasks set it."""
         self._run_frame: FrameType | None = None  # of `run`, or of its caller if `run` is compiled and has no frame
         self.events: Final = EventQueue()
         """Callbacks, timers, sleeping tasks, and events of networks."""
         self.at: Final = self.events.at
-        """Calls callback(argument) once at time `when`, or callback(now) without an argument. Use a timer for a call that
-        may be cancelled."""
+        """``at(when, callback, argument)`` calls callback(argument) once at time `when`, or callback(now) without an
+        argument. Use a timer for a call that may be cancelled."""
         self.woken: Final[deque[Task[Any]]] = deque()
         """Tasks to run before the next event. For tasks only."""
         self._waiter = waiter
@@ -168,17 +169,18 @@ class Loop:
         self._tasks: dict[int, Task[Any]] = {}
         self._spawned = 0
         self.running = False
-        """Whether `run` shall continue."""
+        """Whether `run` is active, and neither `stop` nor `fail` has ended it."""
         self.unclosed: Final[list[object]] = []
-        """Coroutines that still wait after they were closed. Freeing them would resume them."""
+        """Coroutines that still wait after they were closed. They are kept, since freeing them would resume them."""
         self._failure: BaseException | None = None
         self.on_failure: Callable[[BaseException], object] = _ignore
-        """Called at once with the error that `run` will raise: a task that catches it may continue for long."""
+        """Called with the error that `run` will raise, as soon as it occurs: `run` may return much later, if a task catches
+        the error."""
         self._virtual = isinstance(waiter, VirtualClock)
         self._dilated = waiter if isinstance(waiter, DilatedClock) else None
         self.polling: Final[list[tuple[int, Task[Any], object]]] = []
-        """Polling tasks: earliest end of the poll, task, and the awaited object. On the wall clock they run again after the
-        next check of the descriptors."""
+        """Polling tasks: end of the poll (0 on the wall clock), task, and awaited object. On the wall clock they run again
+        after the next check of the descriptors."""
         self.on_poll: Callable[[Task[Any], bool], object] | None = None
         """Called on a virtual clock with a task that polls: True when a poll begins, False when it ends."""
         self.poll_time: Final = poll_time
@@ -230,7 +232,7 @@ class Loop:
             self._set_internal(self._poll_timer, end)
 
     def scheduled(self) -> int:
-        """Return how many callbacks, timers and sleeps have been set so far."""
+        """Return the number of callbacks, timers and sleeps that have been set so far."""
         return self.events.scheduled - self._internal_entries
 
     def stop_at(self, when: int | None) -> None:
@@ -266,8 +268,8 @@ class Loop:
         self._last_scheduled = self.scheduled()
 
     def _extend_polls(self, now: int, next_event: int | None) -> bool:
-        """Extend the current polls, at most until the next event; return whether they were extended. next_event: its
-        time."""
+        """Extend the current polls, at most until the next event; return False if they end now. next_event: time of the
+        next event; None: there is none."""
         if self._is_extended:
             self._is_extended = False
             return False
@@ -277,16 +279,16 @@ class Loop:
         if next_event is None and self._poll_count > _MAX_IDLE_POLLS:
             return True
         extension = max(0, self._poll_count - _CONSTANT_POLLS) * self.poll_time
-        until = now + extension if next_event is None else min(now + extension, next_event)
-        if until <= now:
+        end = now + extension if next_event is None else min(now + extension, next_event)
+        if end <= now:
             return False
         self._is_extended = True
-        self._set_internal(self._poll_timer, until)
+        self._set_internal(self._poll_timer, end)
         return True
 
     async def timeout(self, nanoseconds: int, awaitable: Awaitable[T]) -> T:
         """Await with a timeout; return the result. After the timeout the awaitable is interrupted where it waits, as by
-        `cancel`, and TimeoutError is raised."""
+        `Task.cancel`, and TimeoutError is raised."""
         task = self.current
         if task is None:
             raise RuntimeError("timeout() must be awaited within a task")
@@ -309,18 +311,19 @@ class Loop:
         if not self.in_task:
             return []
         frames = stack_frames(innermost)
-        # `run` is not in the stack of a program that has a stack of its own.
+        # `run` is not in the stack of a program that runs on a separate stack.
         return frames[frames.index(self._run_frame) + 1 :] if self._run_frame in frames else frames
 
     def complete(self, work: Work[T], name: str = "main") -> T:
-        """Run until a coroutine has ended; return its result. Other tasks are not ended."""
+        """Run until a coroutine has ended; return its result. Other tasks continue when the loop runs again."""
         task = self.spawn(work, name)
         task.add_callback(lambda _: self.stop())
         self.run()
         return task.result()
 
     def run(self) -> None:
-        """Run until `stop` is called; on a virtual clock also until no event is left: DeadlockError if tasks wait then."""
+        """Run until `stop` is called; on a virtual clock also until no event is left. Raises DeadlockError if tasks still
+        wait then, and the error of `fail`."""
         if self.running:
             raise RuntimeError("the loop is running already")
         self.running = True
@@ -329,7 +332,7 @@ class Loop:
             if self._dilated is not None:
                 self._run_dilated(self._dilated)
             elif isinstance(self._waiter, VirtualClock):
-                if self.polling and self._poll_timer.when is None:  # they did not end in the last run
+                if self.polling and self._poll_timer.when is None:  # polls that did not end in the last run
                     self._poll_count = 0
                     self._set_internal(self._poll_timer, self.now())
                 self._run_virtual(self._waiter)
@@ -362,8 +365,8 @@ class Loop:
         self.running = False
 
     def close(self) -> None:
-        """End all tasks where they wait, in the order in which they were spawned; their ``finally`` blocks run. The first
-        error of a task is raised when all tasks have ended."""
+        """End all tasks where they wait, in the order in which they were spawned; their ``finally`` blocks run. If tasks
+        raise errors, the first is raised when all tasks have ended."""
         if self.running:
             raise RuntimeError("the loop is running: stop it, and close it when run() has returned")
         errors = []
@@ -378,7 +381,8 @@ class Loop:
             raise errors[0]
 
     def abandon(self) -> list[Task[Any]]:
-        """Drop all tasks of a loop whose `run` will not return; return the tasks, which must not be freed."""
+        """Drop all tasks of a loop whose `run` will not return. Return the tasks: the caller must keep them, since freeing
+        them would resume them."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
         self.woken.clear()
@@ -392,16 +396,16 @@ class Loop:
         heap = self.events.entries
         woken = self.woken
         polling = self.polling
-        polls = len(polling)
+        poll_count = len(polling)
         deadline = self.events.next_time() if heap else None
-        for descriptor in self._wait(now() if woken or polls else deadline):
+        for descriptor in self._wait(now() if woken or poll_count else deadline):
             on_ready = self._watched.get(descriptor)
             if on_ready is not None:  # another callback may have unwatched it
                 on_ready(now())
-        if polls:  # tasks that began to poll since then wait for the next turn
-            for _, task, awaited in polling[:polls]:
+        if poll_count:  # tasks that have begun to poll meanwhile wait for the next turn
+            for _, task, awaited in polling[:poll_count]:
                 task.wake(awaited)
-            del polling[:polls]
+            del polling[:poll_count]
         if woken:
             self.run_woken(now())
         if not heap:
@@ -483,4 +487,4 @@ class Loop:
         waiting = [task for task in self._tasks.values() if not task.service]
         if waiting:
             lines = (f"  task {task.name!r} {task.state}" for task in waiting)
-            raise DeadlockError("\n".join([f"at {self.now()} ns nothing is left that could happen", *lines]))
+            raise DeadlockError("\n".join([f"at {self.now()} ns no event is pending", *lines]))

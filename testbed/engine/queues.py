@@ -14,31 +14,33 @@ from testbed.engine.waitables import Awaited
 T = TypeVar("T")
 
 
-class _Waiter(Awaited, Generic[T]):
-    """A task that waits at one end of a queue."""
+class _QueueWait(Awaited, Generic[T]):
+    """A task's wait at one end of a queue: for an item, or for room for one."""
 
-    __slots__ = ("_callback", "_description", "_waiters", "done", "item")
+    __slots__ = ("_callback", "_description", "_waits", "done", "item")
 
-    def __init__(self, waiters: deque[_Waiter[T]], description: str) -> None:
+    def __init__(self, waits: deque[_QueueWait[T]], description: str) -> None:
+        """waits: all waits at this end. description: the awaited object in words, see `Awaited`."""
         self.done: bool = False
         self.item: T
-        self._waiters = waiters
+        self._waits = waits
         self._description = description
         self._callback: Callable[[object], object] | None = None
-        waiters.append(self)
+        waits.append(self)
 
     def add_callback(self, callback: Callable[[object], object], /) -> None:
         self._callback = callback
 
     def serve(self) -> None:
+        """End the wait."""
         self.done = True
         if self._callback is not None:
             self._callback(self)
 
     def cancel(self) -> None:
-        """Stop waiting, unless the waiter was served."""
+        """Withdraw from the queue, unless the wait has been served."""
         if not self.done:
-            self._waiters.remove(self)
+            self._waits.remove(self)
 
     def __await__(self) -> Generator[Awaited, None, None]:
         yield self
@@ -58,8 +60,8 @@ class Queue(Generic[T]):
         self.name = name
         self.capacity = capacity
         self._items: deque[T] = deque()
-        self._getters: deque[_Waiter[T]] = deque()  # empty unless the queue is empty
-        self._putters: deque[_Waiter[T]] = deque()  # empty unless the queue is full
+        self._getters: deque[_QueueWait[T]] = deque()  # empty unless the queue is empty
+        self._putters: deque[_QueueWait[T]] = deque()  # empty unless the queue is full
 
     def __len__(self) -> int:
         return len(self._items)
@@ -89,20 +91,20 @@ class Queue(Generic[T]):
         """Put an item, waiting until there is room."""
         if self.offer(item):
             return
-        waiter = _Waiter(self._putters, f"room in queue {self.name!r}")
-        waiter.item = item
+        wait = _QueueWait(self._putters, f"room in queue {self.name!r}")
+        wait.item = item
         try:
-            await waiter
+            await wait
         finally:
-            waiter.cancel()
+            wait.cancel()
 
     async def get(self) -> T:
         """Get an item, waiting until there is one. A task that is interrupted while it waits takes no item."""
         if self._items:
             return self.take()
-        waiter: _Waiter[T] = _Waiter(self._getters, f"an item of queue {self.name!r}")
+        wait: _QueueWait[T] = _QueueWait(self._getters, f"an item of queue {self.name!r}")
         try:
-            await waiter
+            await wait
         finally:
-            waiter.cancel()
-        return waiter.item
+            wait.cancel()
+        return wait.item

@@ -1,7 +1,7 @@
-"""Resources with a queue: a NIC's processor, a DMA engine, a bus, a host's cores.
+"""Servers of queueing models: a NIC's processor, a DMA engine, a bus, a host's cores.
 
-A job occupies the resource for its cost, and jobs are served first come, first served. Because no job overtakes another,
-the time at which a job ends is known on its arrival: reserving is arithmetic, without an event.
+A job occupies the server for its cost, and jobs are served first come, first served. Because no job overtakes another, the
+time at which a job ends is known on its arrival: a reservation is arithmetic and needs no event.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from testbed.engine.loop import Loop, VirtualClock
 
 _NS_PER_SECOND: Final = 10**9
 _NO_PROGRAM: Final = -1  # no specific program
-_LOAD_PERIOD: Final = 10_000_000  # ns; as of `testbed.cluster.faults.background_load` in namespaces
+_LOAD_PERIOD: Final = (
+    10_000_000  # ns, equal to that of the load in namespaces (`testbed.cluster.faults.background_load`)
+)
 
 
 def transfer_time(size: int, rate: int) -> int:
-    """Return the nanoseconds, rounded up, for `size` bytes at a rate in bit/s; rate 0 means no limit."""
+    """Return the nanoseconds, rounded up, that `size` bytes take at `rate` bit/s; rate 0 means no limit."""
     return -(-size * 8 * _NS_PER_SECOND // rate) if rate else 0
 
 
 class Server:
-    """A resource with one unit. Times and costs are integer nanoseconds.
+    """A resource that serves one job at a time. Times and costs are integer nanoseconds.
 
-    Statistics count a job when it is reserved, with its full cost.
+    The statistics count a job with its full cost as soon as it is reserved.
     """
 
     __slots__ = ("_loop", "busy", "free", "jobs", "name", "waited")
@@ -41,13 +43,14 @@ class Server:
         self.busy = 0
         """Sum of the costs of all jobs."""
         self.jobs = 0
+        """Number of jobs."""
         self.waited = 0
         """Sum of the times that jobs waited before they were served."""
         self._loop = loop
 
     def reserve(self, now: int, cost: int) -> int:
-        """Reserve the resource for a job that arrives now; return when it will be done. Jobs are served in the order of the
-        calls, even if a call's `now` lies before that of an earlier call."""
+        """Reserve the resource for a job that arrives at time `now`; return the time at which the job will be done. Jobs are
+        served in the order of the calls, even if a call's `now` lies before that of an earlier call."""
         self.jobs += 1
         self.busy += cost
         start = self.free
@@ -76,17 +79,18 @@ class Server:
 class BookableServer(Server):
     """A resource that can be booked ahead, for jobs that are known before they start.
 
-    A job gets the first sufficient gap from its time on. (A `Server` is faster, and serves jobs in the order of the calls.)
-    A job with cost 0 needs a gap, too.
+    A job gets the first sufficient gap from its arrival on, whereas a `Server`, which is faster, serves jobs in the order of
+    the calls. A job with cost 0 needs a gap, too.
     """
 
     __slots__ = ("_clock", "_ends", "_starts")
 
     def __init__(self, name: str, clock: VirtualClock) -> None:
-        """clock: jobs are never booked before its time."""
+        """clock: the clock of the model; bookings that ended before its time are dropped."""
         super().__init__(name)
         self._clock = clock
-        self._starts: list[int] = []  # of bookings, in order; adjacent bookings are merged
+        # Starts and ends of the bookings, in order of time; adjacent bookings are merged.
+        self._starts: list[int] = []
         self._ends: list[int] = []
 
     def reserve(self, now: int, cost: int) -> int:
@@ -135,11 +139,13 @@ class Core(Server):
     """A host's core with accounting by cause, shared by programs and interrupted by the kernel.
 
     Work of programs is served first come, first served. Work of the kernel (interrupts, softirqs) preempts it: it starts as
-    soon as earlier kernel work has ended, and postpones the programs' reservations. A running computation is extended by
-    that time (`compute`). Library work, which takes microseconds, keeps its end; the time is charged to the work after it.
+    soon as earlier kernel work has ended, and postpones the programs' reservations by its cost. A running computation is
+    extended by that time (`compute`). Library work, which takes microseconds, keeps its end, and the work after it starts
+    later.
 
-    causes: nanoseconds by cause; faults and background load have no cause. switch: nanoseconds of a switch between programs.
-    timeslice: maximum of nanoseconds that a program computes while other programs share the core.
+    causes: nanoseconds by cause (`protocols.core.host_work`), without those of injected faults and background load. switch:
+    nanoseconds of a switch between programs. timeslice: nanoseconds after which a program that computes yields to other
+    programs of the core; 0: it does not yield.
     """
 
     __slots__ = (
@@ -165,10 +171,11 @@ class Core(Server):
         self._kernel_end = 0  # when the kernel's reserved work will be done
         self._stolen = 0  # nanoseconds by which the kernel has postponed programs
         self._polls = 0  # number of polling programs
-        self._polls_counted_until = 0  # until when polls are accounted for
+        self._polls_counted_until = 0  # time until which polls are accounted for
 
     def spend(self, now: int, cost: int, cause: str, program: int = _NO_PROGRAM) -> int:
-        """Reserve the core for a program; return the end of the reservation."""
+        """Reserve the core for a program's work; return the end of the reservation. A switch from another program comes
+        first."""
         if program != self._last_program and program != _NO_PROGRAM:
             self._switch_to(now, program)
         self.causes[cause] += cost
@@ -185,8 +192,8 @@ class Core(Server):
         """Whether the core has no reserved work and no program polls on it."""
         return self.free <= now and self._kernel_end <= now and not self._polls
 
-    def kernel_free(self, now: int) -> int:
-        """Return when the kernel's reserved work will be done, at least now."""
+    def kernel_done_time(self, now: int) -> int:
+        """Return the time at which the kernel's reserved work will be done, not before `now`."""
         return max(self._kernel_end, now)
 
     def preempt(self, now: int, cost: int, cause: str) -> int:
@@ -205,7 +212,7 @@ class Core(Server):
         return finish
 
     async def compute(self, cost: int, program: int = _NO_PROGRAM) -> None:
-        """Compute for this time: ``await core.compute(ns)``. Programs that share the core take turns."""
+        """Compute for `cost` nanoseconds: ``await core.compute(cost)``. Programs that share the core take turns."""
         assert self._loop is not None
         while True:
             share = min(cost, self.timeslice) if self.programs > 1 and self.timeslice else cost
@@ -220,7 +227,7 @@ class Core(Server):
                 return
 
     def begin_poll(self, now: int) -> None:
-        """Account for the start of a program's poll: polls keep the core busy while it has no other work."""
+        """Account for the beginning of a program's poll: polls keep the core busy while it has no other work."""
         if not self._polls:
             self._polls_counted_until = now
         self._polls += 1
@@ -237,8 +244,8 @@ class Core(Server):
 
 
 def usages_of(servers: Iterable[Server], owner: str, now: int) -> dict[str, dict[str, float]]:
-    """Return the usage of an owner's servers until now, by server name without the owner's: jobs, busy_ns, waited_ns, share
-    of the time; for a core also the nanoseconds by cause."""
+    """Return the usage of an owner's servers until now, by the server's name without " of OWNER": jobs, busy_ns, waited_ns,
+    and the share of the time in which it was busy; for a core also the nanoseconds by cause."""
     usages = {}
     for server in servers:
         usage: dict[str, float] = {
@@ -250,8 +257,9 @@ def usages_of(servers: Iterable[Server], owner: str, now: int) -> dict[str, dict
     return usages
 
 
-class Burner:
-    """Background load that takes a share of a modelled core in every 10 ms. busy: nanoseconds so far."""
+class BackgroundLoad:
+    """Background load that takes a share of a modelled core in every period of 10 ms. share: 0 to 1. busy: nanoseconds that
+    it has taken so far."""
 
     def __init__(self, loop: Loop, core: Server, share: float) -> None:
         self._loop = loop
@@ -259,13 +267,13 @@ class Burner:
         self._cost = round(share * _LOAD_PERIOD)
         self._is_running = True
         self.busy = 0
-        self._burn(loop.now())
+        self._begin_period(loop.now())
 
     def stop(self) -> None:
         self._is_running = False
 
-    def _burn(self, now: int) -> None:
+    def _begin_period(self, now: int) -> None:
         if self._is_running:
             self._core.reserve(now, self._cost)
             self.busy += self._cost
-            self._loop.at(now + _LOAD_PERIOD, self._burn)
+            self._loop.at(now + _LOAD_PERIOD, self._begin_period)

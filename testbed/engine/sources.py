@@ -1,12 +1,12 @@
 """Random sources: each component has its own, which depends only on the run's seed and the component's name.
 
-So a component's draws do not depend on other components. A source is SplitMix64 (Steele,
-Lea, Flood, OOPSLA 2014), started at a hash of seed and name; the steps are those of `testbed.fates.fate_hash`:
+So a component's draws do not depend on those of other components. A source is SplitMix64 (Steele, Lea, Flood, OOPSLA
+2014), started at a hash of seed and name; the steps are those of `testbed.fates.fate_hash`:
 
     start = absorb over: 0, seed, number of bytes in the name, the name in little-endian words of eight, SOURCE
     n-th word = mix64(start + n * GOLDEN)                                                       n = 1, 2, 3, ...
 
-Integers and all draws made of them are equal on every machine; `exponential` depends on the machine's logarithm.
+All draws are equal on every machine, except those of `exponential`, which depend on the C library's logarithm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORD_VALUES: Final = 1 << 64
 
 
 class Source:
-    """A stream of draws. start: 0 to 2^64 - 1."""
+    """A stream of random draws. start: start of the stream, 0 to 2^64 - 1."""
 
     __slots__ = ("_drawn", "_start")
 
@@ -47,7 +47,8 @@ class Source:
         """Draw 0 to bound - 1, uniformly. bound: 1 to 2^64."""
         if not 1 <= bound <= _WORD_VALUES:
             raise ValueError(f"bound must be 1 to 2^64, got {bound}")
-        # Lemire, "Fast Random Integer Generation in an Interval", 2019: draws that would come once too often are redrawn.
+        # Lemire, "Fast Random Integer Generation in an Interval", 2019: draws that would make some results more probable
+        # are rejected.
         product = self.word() * bound
         if product & MASK < bound:
             surplus = _WORD_VALUES % bound
@@ -56,6 +57,7 @@ class Source:
         return product >> 64
 
     def uniform(self, low: float, high: float) -> float:
+        """Draw a number between `low` and `high`, uniformly."""
         return low + (high - low) * self.random()
 
     def exponential(self, mean: float) -> float:
@@ -73,9 +75,9 @@ class Source:
             items[last], items[index] = items[index], items[last]
 
     def sample(self, items: Sequence[T], count: int) -> list[T]:
-        """Draw `count` different items, in random order. Raises ValueError if there are fewer."""
+        """Draw `count` items without replacement, in random order. Raises ValueError if there are fewer."""
         if not 0 <= count <= len(items):
-            raise ValueError(f"{count} cannot be drawn from {len(items)}")
+            raise ValueError(f"count must be 0 to {len(items)}, the number of items, got {count}")
         remaining = list(items)
         for index in range(count):
             chosen = index + self.below(len(remaining) - index)
@@ -84,7 +86,7 @@ class Source:
 
 
 def source(seed: int, name: str) -> Source:
-    """Make the source of the component with this name. seed: 0 to 2^64 - 1."""
+    """Make the random source of the component with this name. seed: seed of the run, 0 to 2^64 - 1."""
     if not 0 <= seed <= MASK:
         raise ValueError(f"seed must be 0 to 2^64 - 1, got {seed}")
     text = name.encode()

@@ -1,10 +1,10 @@
-"""Tasks: coroutines that a loop runs. Written as ``async def``, run without asyncio.
+"""Tasks: ``async def`` coroutines that a loop runs, without asyncio.
 
-A coroutine yields to its task what it waits for: a time (an int, nanoseconds: `Loop.sleep`), or an `Awaited` object. When
-the object is done the task is woken: it runs after the current callback or step has returned, in the order of waking. So a
-callback never runs a task inside itself, and tasks that wake each other do not grow the stack.
+A coroutine yields to its task the object that it waits for: a time (an int, nanoseconds: `Loop.sleep`), or an `Awaited`
+object. When the object is done, the task is woken: it runs after the current callback or step has returned, in the order of
+waking. So a callback never runs a task inside itself, and tasks that wake each other do not grow the stack.
 
-A task is interrupted (cancelled, or by a timeout) only where it waits. A result that came before the interruption is
+A task is interrupted, by `cancel` or by a timeout, only where it waits. A result that came before the interruption is
 delivered first, so that an item passed to a task is never lost.
 """
 
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from testbed.engine.coroutines import await_chain, suspended_frames
-from testbed.engine.tracebacks import Stacked, program_line
+from testbed.engine.tracebacks import HasStack, program_line
 from testbed.engine.waitables import Awaited, CancelledError, Event, Waitable
 from testbed.fabric.event_queue import ScheduledEvent
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Work = Coroutine[Awaited | int, None, T]
 """A coroutine that a loop can run."""
 
-_POLL_DISPLAY_TIME: Final = 1_000_000  # ns after its last poll in which a running task is reported as polling
+_POLL_DISPLAY_TIME: Final = 1_000_000  # ns after its last poll during which a running task is reported as polling
 
 _START: Final = Event("its turn to begin")
 
@@ -35,17 +35,17 @@ _START: Final = Event("its turn to begin")
 class Task(Waitable, ScheduledEvent, Generic[T]):
     """A coroutine that a loop runs. ``await task`` returns its result or raises its error.
 
-    An exception that no task awaits when it is raised ends the loop's run, with the task's name in a note.
+    An exception of a task that no other task awaits ends the loop's run, with the task's name in a note.
     """
 
     __slots__ = (
-        "_cancel",
+        "_cancellation",
         "_coroutine",
         "_error",
         "_injected",
         "_loop",
         "_pending",
-        "_poll",
+        "_polled",
         "_result",
         "_send",
         "_waiting",
@@ -79,10 +79,10 @@ class Task(Waitable, ScheduledEvent, Generic[T]):
             ) from None
         self._woken = loop.woken
         self._waiting: Awaited | int | None = _START  # None: the task runs, or was woken
-        self._poll: Awaited | int | None = None  # awaited in the last poll
+        self._polled: Awaited | int | None = None  # the object awaited in the last poll
         self._injected: CancelledError | None = None  # raised in the coroutine when it runs next
         self._pending: list[CancelledError] = []  # interruptions to raise when the task waits next
-        self._cancel: CancelledError | None = None
+        self._cancellation: CancelledError | None = None
         self._result: T
         self._error: BaseException | None = None
         self._woken.append(self)
@@ -90,35 +90,35 @@ class Task(Waitable, ScheduledEvent, Generic[T]):
     @property
     def cancelled(self) -> bool:
         """Whether the task has ended because it was cancelled."""
-        return self._error is not None and self._error is self._cancel
+        return self._error is not None and self._error is self._cancellation
 
     @property
     def waits_for(self) -> str:
-        """Description of what the task waits for; empty if it does not wait."""
+        """Description of the object or time that the task waits for; empty if it does not wait."""
         awaited = self._waiting
         return "" if awaited is None else f"{awaited} ns" if isinstance(awaited, int) else str(awaited)
 
     @property
     def state(self) -> str:
-        """Description of the task's state and its line of the program, which follows the task's name in a sentence. If it
-        waits for another task, that task's state is included."""
+        """Description of the task's state and of the program's line at which it is, to follow the task's name in a sentence.
+        If it waits for another task, that task's state is included."""
         phrases: list[str] = []
         task: Task[Any] = self
         seen = {self.number}
         while True:
             location = program_line(task.frames())
-            phrases.append(task._verb + (f", at {location}" if location else ""))
+            phrases.append(task._activity + (f", at {location}" if location else ""))
             if not isinstance(task._waiting, Task) or task._waiting.number in seen:
-                return "; that one ".join(phrases)
+                return "; that task ".join(phrases)
             task = task._waiting
             seen.add(task.number)
 
     @property
-    def _verb(self) -> str:
+    def _activity(self) -> str:
         awaited = self._waiting
         if awaited is None:
             just_polled = self.last_poll is not None and self._loop.now() - self.last_poll < _POLL_DISPLAY_TIME
-            return "polls" if just_polled else "has its turn"
+            return "polls" if just_polled else "runs"
         if isinstance(awaited, int):
             return f"sleeps, for {max(0, awaited - self._loop.now()):,} ns more"
         return "polls" if awaited.done else f"waits for {awaited}"
@@ -126,11 +126,11 @@ class Task(Waitable, ScheduledEvent, Generic[T]):
     def frames(self) -> list[FrameType]:
         """Return the stack where the task waits, or polled last, the innermost frame last. A running coroutine's frames are
         not included."""
-        waiting = self._waiting if self._waiting is not None else self._poll
+        awaited = self._waiting if self._waiting is not None else self._polled
         frames = suspended_frames(self._coroutine)
-        if isinstance(waiting, Task):  # whose frames are another program's
+        if isinstance(awaited, Task):  # its frames belong to another program
             return frames
-        return frames + (waiting.frames() if isinstance(waiting, Stacked) else [])
+        return frames + (awaited.frames() if isinstance(awaited, HasStack) else [])
 
     def result(self) -> T:
         """Return the coroutine's result, or raise the error that ended it (also CancelledError)."""
@@ -142,9 +142,9 @@ class Task(Waitable, ScheduledEvent, Generic[T]):
 
     def cancel(self) -> None:
         """Raise CancelledError in the task, where it waits or will wait next. A task that has not started never starts."""
-        if self._cancel is None:
-            self._cancel = CancelledError(f"task {self.name!r} was cancelled")
-        self.interrupt(self._cancel)
+        if self._cancellation is None:
+            self._cancellation = CancelledError(f"task {self.name!r} was cancelled")
+        self.interrupt(self._cancellation)
 
     def interrupt(self, error: CancelledError) -> None:
         """Raise an error in the task, where it waits or will wait next."""
@@ -154,13 +154,13 @@ class Task(Waitable, ScheduledEvent, Generic[T]):
             self._pending.append(error)
 
     def withdraw(self, error: CancelledError) -> None:
-        """Withdraw an interruption that was not raised yet."""
+        """Withdraw an interruption that has not been raised yet."""
         if error in self._pending:
             self._pending.remove(error)
 
     def close(self) -> list[object]:
         """End the task where it waits, without the loop: its ``finally`` blocks run, and they cannot wait. Return the
-        coroutines that still wait: keep a reference to them, since freeing would resume them."""
+        coroutines that still wait; the caller must keep them, since freeing them would resume them."""
         chain = await_chain(self._coroutine)
         try:
             self._coroutine.close()
@@ -206,7 +206,7 @@ class Task(Waitable, ScheduledEvent, Generic[T]):
         elif awaited.done:  # type: ignore[union-attr]  # isinstance would satisfy mypy, but is slower
             self._waiting = awaited
             self.last_poll = loop.now()
-            self._poll = awaited
+            self._polled = awaited
             if not self._pending:
                 loop.start_poll(self, awaited)
         else:
@@ -222,14 +222,15 @@ class Task(Waitable, ScheduledEvent, Generic[T]):
         self.sequence = 0
         self._waiting = None
         self._injected = error
-        if waiting is not _START:  # otherwise it is among the woken tasks already
+        if waiting is not _START:  # a task that has not started is already among the woken tasks
             self._woken.append(self)
 
     def _end_with_error(self, error: BaseException) -> bool:
-        """End with an error; return whether it is the cancellation, or is passed to a task that awaits this one."""
-        awaited = bool(self._callbacks) and isinstance(error, (Exception, CancelledError))
+        """End with an error; return whether the error is handled: it is the cancellation, or a task awaits this one and gets
+        it."""
+        is_awaited = bool(self._callbacks) and isinstance(error, (Exception, CancelledError))
         self._end(error)
-        return awaited or error is self._cancel
+        return is_awaited or error is self._cancellation
 
     def _end(self, error: BaseException | None) -> None:
         self.done = True

@@ -1,8 +1,8 @@
 """Traceback filter: tracebacks and source lines of a user's program, without internal frames.
 
 A traceback starts with the first frame of the program: the frames above, which run the program, do not help its author. Logs
-have all frames. The line of a program that waits or runs is its innermost one before it calls the testbed, Python's standard
-library or an installed package.
+have all frames. The reported line of a program is the innermost one that is outside the testbed, Python's standard library
+and installed packages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from testbed.errors import FirmwareError, ScriptError, TestbedError
 
 _ROOT: Final = __file__.removesuffix("testbed/engine/tracebacks.py")
 _PACKAGE_FOLDERS: Final = (f"{_ROOT}testbed/", f"{_ROOT}protocols/", "testbed/", "protocols/")
-"""File names of compiled functions are relative to the folder of both packages."""
+"""Prefixes of the testbed's own files. The file names of compiled functions are relative paths."""
 
 _WORKLOADS: Final = f"{_ROOT}testbed/workloads/"
 """Modules that count as a user's programs, except those in `_WORKLOAD_CALLERS`, which load, call and observe programs."""
@@ -33,8 +33,8 @@ _SITE_PACKAGES: Final = ("/site-packages/", "/dist-packages/")
 
 
 @runtime_checkable
-class Stacked(Protocol):
-    """An awaited object whose program runs on a separate stack."""
+class HasStack(Protocol):
+    """An awaited object for a program that runs on a separate stack."""
 
     def frames(self) -> list[FrameType]:
         """Return the program's stack, the innermost frame last."""
@@ -56,7 +56,7 @@ def program_traceback(error: BaseException) -> str:
 
 
 def complete_traceback(error: BaseException) -> str:
-    """Format the complete traceback, for a log. Empty if a script has exited, as in Python."""
+    """Format the complete traceback, for a log. Empty for a ScriptError, as Python prints no traceback of SystemExit."""
     if isinstance(error, ScriptError):
         return ""
     return "".join(traceback.format_exception(error))
@@ -72,7 +72,7 @@ def stack_frames(innermost: FrameType | None) -> list[FrameType]:
 
 
 def program_line(frames: Sequence[FrameType]) -> str:
-    """Return "FILE:LINE in FUNCTION" of the program in a stack; empty if it has no frame there. frames: the innermost
+    """Return "FILE:LINE in FUNCTION" of the program in a stack; empty if no frame is the program's. frames: the innermost
     last."""
     files = [frame.f_code.co_filename for frame in frames]
     begin = next((index for index, file in enumerate(files) if not _is_foreign(file)), len(files))
@@ -100,7 +100,7 @@ def _trim_to_program(formatted: traceback.TracebackException, error: BaseExcepti
             _trim_to_program(formatted_cause, cause)
     files = [frame.filename for frame in formatted.stack]
     first = next((index for index, file in enumerate(files) if not _is_foreign(file)), None)
-    if first is None:  # such as code that was typed into an interpreter
+    if first is None:  # code typed into an interpreter has no file, for example
         first = next((index for index, file in enumerate(files) if not _is_internal(file)), None)
     if first is None:
         return False
@@ -109,9 +109,9 @@ def _trim_to_program(formatted: traceback.TracebackException, error: BaseExcepti
         if formatted.__context__ is not None and all(
             _is_internal(frame.filename) for frame in formatted.__context__.stack
         ):
-            formatted.__context__ = None  # internal detection of the error
+            formatted.__context__ = None  # an internal exception by which the error was detected
         program_frames = [frame for frame in formatted.stack if not _is_internal(frame.filename)]
-        # An error of a task that another task awaits passes the same line twice.
+        # The error of a task that another task awaits passes the awaiting line twice.
         formatted.stack[:] = [
             frame for index, frame in enumerate(program_frames) if index == 0 or frame != program_frames[index - 1]
         ]
@@ -123,7 +123,7 @@ def _is_internal(file: str) -> bool:
 
 
 def _is_foreign(file: str) -> bool:
-    """Whether a file is not a program's: internal, of Python's standard library, or not a file."""
+    """Whether a file name is not that of a program: internal, of Python's standard library, or like "<string>"."""
     return _is_internal(file) or (
         file.startswith(_STANDARD_LIBRARY) and not any(part in file for part in _SITE_PACKAGES)
     )

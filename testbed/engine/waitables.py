@@ -1,7 +1,8 @@
 """Waitables: objects that have a `done` flag and call back when they are done (`Awaited`).
 
-A task needs nothing else of what it awaits. So objects from outside the engine (a protocol's completion) can be awaited
-like the engine's own. `__await__` yields the object itself to the task, which continues after the callback.
+A task requires nothing else of an object that it awaits. So objects from outside the engine, such as a protocol's
+completion, can be awaited like the engine's own. `__await__` yields the object itself to the task, which continues after
+the callback.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Awaited(Protocol):
     def done(self) -> bool: ...
 
     def add_callback(self, callback: Callable[[object], object], /) -> object:
-        """Call callback(this object) once, when it is done; also if its task no longer waits."""
+        """Call callback(this object) once, when this object is done, even if the task no longer waits for it."""
         ...
 
 
@@ -30,11 +31,11 @@ class CancelledError(BaseException):
 
 
 class DeadlockError(TestbedError):
-    """Tasks wait, and no event is left."""
+    """Tasks wait, and no event is pending."""
 
 
 class Waitable(Awaited):
-    """A named object for which any number of tasks wait; it calls them back in the order in which they started to wait."""
+    """A named object that any number of tasks can await; it calls them back in the order in which they started to wait."""
 
     __slots__ = ("_callbacks", "done", "name")
 
@@ -44,7 +45,7 @@ class Waitable(Awaited):
         self._callbacks: list[Callable[[object], object]] = []
 
     def add_callback(self, callback: Callable[[object], object], /) -> None:
-        """Call back when it is done; at once if it is done already."""
+        """Call callback(this object) when this object is done; at once if it is already done."""
         if self.done:
             callback(self)
         else:

@@ -14,8 +14,8 @@ from typing import Final
 
 class CompletingNic:
     """A NIC's completion queue. completions: descriptors to be delivered to the host. deliver_completion: passes a
-    descriptor to the host; observers wrap it. Callers of the firmware then call `deliver_completions` if the queue is
-    not empty."""
+    descriptor to the host; observers wrap it. A caller of the firmware calls `deliver_completions` afterwards, if the queue
+    is not empty."""
 
     __slots__ = ("_is_delivering", "completions", "deliver_completion")
 
@@ -30,14 +30,12 @@ class CompletingNic:
         self.completions.append(index)
 
     def interrupt(self, index: int) -> None:
-        """Return a descriptor to the host's kernel, which gets it like a polled completion."""
+        """Return a descriptor to the host's kernel. It is delivered like a polled completion."""
         self.completions.append(index)
 
     def deliver_completions(self) -> None:
-        """Deliver the queued descriptors, and those queued meanwhile. For callers of the firmware, after it has returned.
-
-        After an exception, the remaining descriptors wait for the next call.
-        """
+        """Deliver the queued descriptors, and those queued meanwhile, after the firmware has returned. A nested call does
+        nothing. After an exception, the remaining descriptors wait for the next call."""
         if self._is_delivering:
             return
         self._is_delivering = True

@@ -4,7 +4,7 @@ The NIC itself only moves frames by DMA between the wire and host memory. As in 
 event arrives, and take effect when the core on which they were made has finished all earlier work.
 
 A doorbell is a trap: the firmware runs on its program's core, after the program's earlier work. A received frame goes into a
-receive queue. The queue's core takes its interrupt, ahead of programs; the softirq then passes the queue's frames to the
+receive queue. The queue's core takes the interrupt, ahead of programs; the softirq then passes the queue's frames to the
 firmware one after the other. Frames that arrive meanwhile need no interrupt. Timers expire in the first queue's softirq.
 
 Frames between ranks of one node are looped back by the kernel, without the NIC, in the sender's context.
@@ -45,8 +45,9 @@ _NO_COST: Final = Cost()
 class ReceiveQueue:
     """A receive queue and its softirq.
 
-    core: number of the core that takes its interrupts, or took the last one. frames: in host memory, each with its function.
-    is_active: whether the softirq runs or its interrupt is pending. incoming: number of frames in DMA to host memory.
+    core: number of the core that takes its interrupts; with round robin, of the core that took the last one. frames: frames
+    in host memory, each with the function that received it. is_active: whether the softirq runs, or an interrupt is pending.
+    incoming: number of frames in DMA to host memory.
     """
 
     __slots__ = ("core", "frames", "incoming", "is_active")
@@ -61,8 +62,9 @@ class ReceiveQueue:
 class HostSide:
     """A host's cores, and the DMA engines, bus and receive queues that the functions of its NIC share.
 
-    cores: cores of the host. caches: number of each core's cache. queues: receive queue k interrupts core k modulo the
-    number of cores.
+    caches: number of each core's cache. queues: receive queue k interrupts core k modulo the number of cores. steer: chooses
+    a frame's receive queue; None: always the first. functions: functions of the NIC, by MAC. reading, writing: the DMA
+    engines that read and write host memory. copying: the engine of `HostedNic.offload`.
     """
 
     __slots__ = (
@@ -87,13 +89,14 @@ class HostSide:
         queues: int,
         steer: Steer | None,
     ) -> None:
+        """name: name of the node. queues: number of receive queues."""
         self.cores: Final = tuple(cores)
         self.caches: Final = tuple(caches)
         self.queues: Final = tuple([ReceiveQueue(queue % len(cores)) for queue in range(queues)])
         self.steer: Final = steer
         self.functions: Final[dict[bytes, HostedNic]] = {}
         self.last_interrupted = -1
-        """Number of the core that took the last interrupt, for round robin; -1: none."""
+        """Number of the core that took the last interrupt, for round robin; -1 before the first."""
         self.reading: Final = Server(f"reading DMA engine of {name}")
         self.writing: Final = Server(f"writing DMA engine of {name}")
         self.copying: Final = Server(f"copy engine of {name}")
@@ -124,17 +127,17 @@ class HostedNic(ImmediateNic, HostWork):
         super().__init__(clock, loop, port, mtu)
         self._host = host
         self._profile = profile
-        self._program = len(host.functions)
+        self._program = len(host.functions)  # number of the program on the host
         host.functions[address] = self
         self._program_core = core
         self._kernel_core = core  # core of the current softirq
         self._in_kernel = False  # whether the firmware runs in a softirq
-        self._kernel_done = 0  # when the softirq's work so far is done
-        self._program_done = 0  # when the program's work so far is done
-        self._copies_done = 0  # when the copy engine's work so far is done
-        self._deferred: list[Callable[[], bytes]] = []
+        self._kernel_done = 0  # time at which the softirq's work so far is done
+        self._program_done = 0  # time at which the program's work so far is done
+        self._copies_done = 0  # time at which the copy engine's work so far is done
+        self._deferred: list[Callable[[], bytes]] = []  # makers of the frames of `send_later`
         self._cached_core = ANYWHERE  # core whose cache holds the current frame's data
-        self._writer = ANYWHERE
+        self._writer = ANYWHERE  # see `writer`
         self.on_bind: Callable[[Core], object] | None = None
         """Called with the program's new core (`bind`)."""
 
@@ -144,10 +147,10 @@ class HostedNic(ImmediateNic, HostWork):
         return (host.reading, host.writing, host.copying, host.bus)
 
     @property
-    def posted(self) -> int:
+    def posting_end(self) -> int:
         return self._program_done
 
-    def cost(self, profile: Profile) -> None:
+    def set_costs(self, profile: Profile) -> None:
         self._profile = profile
 
     # Work on cores.
@@ -164,7 +167,7 @@ class HostedNic(ImmediateNic, HostWork):
 
     @property
     def reached(self) -> int:
-        """When the work of the calling code so far is done, ns."""
+        """Time at which the work of the calling code so far is done, ns."""
         return self._done_time()
 
     def caught_up(self) -> Completion[None]:
@@ -198,7 +201,7 @@ class HostedNic(ImmediateNic, HostWork):
             self.on_bind(cores[core])
 
     def receiving_core(self, frame: bytes) -> int:
-        """Return the number of the core that a frame like this interrupts; -1 if it is not determined by the frame."""
+        """Return the number of the core that frames with this header interrupt; -1 if the header does not determine it."""
         host = self._host
         if len(host.queues) == 1 or self._profile.round_robin:
             return -1
@@ -208,13 +211,13 @@ class HostedNic(ImmediateNic, HostWork):
         host = self._host
         return host.steer(frame, len(host.queues)) if host.steer is not None and len(host.queues) > 1 else 0
 
-    def read_frames(self, max_frames: int) -> int:
-        """Trap, and pass at most `max_frames` waiting frames to the firmware; return how many there were."""
+    def read_frames(self, limit: int) -> int:
+        """Trap, and pass at most `limit` waiting frames to the firmware; return their number."""
         if not self._profile.polled:
             return 0
         self.spend(TRAP)
         frames = self._host.queues[0].frames
-        entries = [entry for entry in frames if entry[0] is self][:max_frames]
+        entries = [entry for entry in frames if entry[0] is self][:limit]
         for entry in entries:
             frames.remove(entry)
             self._pass_to_firmware(entry[1])
@@ -239,7 +242,7 @@ class HostedNic(ImmediateNic, HostWork):
             self._program_done = core.spend(now, cost, cause, self._program)
 
     def _done_time(self) -> int:
-        """Return when the work of the calling code so far is done; its next action takes effect then."""
+        """Return the time at which the work of the calling code so far is done; its next action takes effect then."""
         return max(self._clock.time, self._kernel_done if self._in_kernel else self._program_done)
 
     # Called by the firmware.
@@ -270,7 +273,8 @@ class HostedNic(ImmediateNic, HostWork):
         self._loop.at(max(self._done_time(), self._copies_done), self._notice, index)
 
     def post_to(self, function: object, target: memoryview, data: Buffer, index: int) -> None:
-        """Copy to the memory of another function's program with the calling core, whose cache has the data."""
+        """Copy to the memory of another function's program with the calling core, whose cache has the data, and return a
+        descriptor to that program."""
         assert isinstance(function, HostedNic)
         target[:] = data
         self.spend(COPY, len(target), self.core)
@@ -289,6 +293,7 @@ class HostedNic(ImmediateNic, HostWork):
         self._notice(index)
 
     def _notice(self, index: int) -> None:
+        """Charge the program for noticing a descriptor, and then deliver the descriptor."""
         done = self._host.cores[self._program_core].spend(
             self._clock.time, self._profile.notice, LIBRARY, self._program
         )
@@ -310,7 +315,7 @@ class HostedNic(ImmediateNic, HostWork):
     # The NIC: frames between the wire and host memory.
 
     def _move(self, engine: Server, setup: int, rate: int, size: int) -> int:
-        """Move a frame by DMA; return the end of the transfer."""
+        """Move a frame by DMA; return the time at which the transfer ends. setup: ns. rate: bit/s. size: bytes."""
         profile, now = self._profile, self._clock.time
         bursts = -(-size // profile.bus_burst) if profile.bus_burst else 1
         on_bus = bursts * profile.bus_transaction + transfer_time(size, profile.bus_rate)
@@ -327,7 +332,7 @@ class HostedNic(ImmediateNic, HostWork):
             self.sent += 1
             self._port.enter(self._clock.time, frame)
 
-    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002  the clock's
+    def receive(self, now: int, frame: bytes) -> None:  # noqa: ARG002  `_move` reads the clock
         """Receive a frame from the wire into host memory; the firmware gets it after an interrupt or by `read_frames`."""
         host, profile = self._host, self._profile
         queue = host.queues[self._queue_of(frame)]
@@ -346,11 +351,11 @@ class HostedNic(ImmediateNic, HostWork):
             return
         queue.is_active = True
         if self._profile.coalescing:
-            self._loop.at(self._clock.time + self._profile.coalescing, self._interrupt, queue)
+            self._loop.at(self._clock.time + self._profile.coalescing, self._raise_interrupt, queue)
         else:
-            self._interrupt(queue)
+            self._raise_interrupt(queue)
 
-    def _interrupt(self, queue: ReceiveQueue) -> None:
+    def _raise_interrupt(self, queue: ReceiveQueue) -> None:
         """Raise a queue's interrupt."""
         host = self._host
         if self._profile.round_robin:
@@ -368,14 +373,14 @@ class HostedNic(ImmediateNic, HostWork):
         self._loop.at(done, self._softirq, queue)
 
     def softirq_cost(self) -> int:
-        """Return the nanoseconds of a softirq for a frame of this function."""
+        """Return the nanoseconds that a softirq takes for a frame of this function."""
         return self._cost(SOFTIRQ, 0, ANYWHERE)
 
     def _softirq(self, queue: ReceiveQueue) -> None:
         """Pass the queue's first frame to the firmware of its function, on the queue's core."""
         function, frame = queue.frames.popleft()
         function.handle(queue.core, frame)
-        self._loop.at(self._host.cores[queue.core].kernel_free(self._clock.time), self._continue_softirq, queue)
+        self._loop.at(self._host.cores[queue.core].kernel_done_time(self._clock.time), self._continue_softirq, queue)
 
     def _continue_softirq(self, queue: ReceiveQueue) -> None:
         if queue.frames:
@@ -386,7 +391,7 @@ class HostedNic(ImmediateNic, HostWork):
                 self._host.cores[queue.core].preempt(self._clock.time, cost, RETURN)
 
     def handle(self, core: int, frame: bytes) -> None:
-        """Pass a frame to the firmware, in the kernel on a core."""
+        """Pass a frame to the firmware, in the kernel on this core."""
         self._enter_kernel(core)
         try:
             self._pass_to_firmware(frame)
@@ -394,7 +399,7 @@ class HostedNic(ImmediateNic, HostWork):
             self._in_kernel = False
 
     def loop_back(self, sent: tuple[int, bytes]) -> None:
-        """Receive a frame from another rank of the node. sent: the sender's core, whose cache holds the data, and the
+        """Receive a frame from another rank of the node. sent: the sender's core, whose cache has the data, and the
         frame."""
         self._cached_core = sent[0]
         self.handle(*sent)
@@ -402,7 +407,7 @@ class HostedNic(ImmediateNic, HostWork):
 
     def _enter_kernel(self, core: int) -> None:
         self._in_kernel, self._kernel_core = True, core
-        self._kernel_done = self._host.cores[core].kernel_free(self._clock.time)
+        self._kernel_done = self._host.cores[core].kernel_done_time(self._clock.time)
 
     def _pass_to_firmware(self, frame: bytes) -> None:
         """Pass a frame to the firmware in the current context."""
@@ -410,10 +415,10 @@ class HostedNic(ImmediateNic, HostWork):
             super().receive(self._clock.time, frame)
             self._send_deferred()
 
-    def _tick(self, now: int) -> None:
+    def _on_wake_up(self, now: int) -> None:
         self._enter_kernel(self._host.queues[0].core)
         try:
-            super()._tick(now)
+            super()._on_wake_up(now)
             self._send_deferred()
         finally:
             self._in_kernel = False

@@ -1,6 +1,6 @@
-"""A NIC whose actions take no time and cause no events, and its port. `priced` has the NIC with costs.
+"""A NIC whose actions take no time and cause no events, and the port to which it sends. `priced` has the NIC with costs.
 
-`completions` defines when the host gets completions.
+The host gets completions as `completions` defines.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from protocols.core.firmware import Agent, Buffer, Firmware, Nic
 from protocols.core.host_work import NodeActions
 from protocols.core.profile import Profile
-from testbed.engine.failures import ETHERNET_HEADER, TickCount, failure, frame_too_long
+from testbed.engine.failures import ETHERNET_HEADER, TimerCallCounter, failure, frame_too_long
 from testbed.engine.loop import NEVER, Loop, VirtualClock
 from testbed.engine.server import Server
 from testbed.errors import FirmwareError
@@ -20,12 +20,12 @@ from testbed.nic.completions import CompletingNic
 
 
 class Port(Protocol):
-    """Sends a NIC's frames: a direction of a link in the simulation, a packet socket elsewhere."""
+    """The port to which a NIC sends: a direction of a link in the simulation, a packet socket elsewhere."""
 
     __slots__ = ()
 
     def enter(self, now: int, frame: bytes) -> bool | None:
-        """Send a frame that leaves the NIC at time `now`. Returns True if it waits in the port."""
+        """Send a frame that leaves the NIC at time `now`. Returns True if the frame waits in the port."""
         ...
 
     def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
@@ -34,16 +34,16 @@ class Port(Protocol):
 
 
 class ImmediateNic(CompletingNic, Nic, NodeActions):
-    """A NIC without costs; works after `begin`, which sets its agent."""
+    """A NIC without costs. It works from `begin` on, which sets its agent, until `end`."""
 
     __slots__ = (
         "_agent", "_clock", "_firmware", "_loop", "_max_frame", "_port", "_timer_calls", "_wake_time", "dropped",
-        "handled_at", "last_transfer_time", "max_oversized", "node", "on_doorbell", "oversized", "received", "sent",
+        "handled_at", "last_transfer_time", "max_oversized", "node_name", "on_doorbell", "oversized", "received", "sent",
     )  # fmt: skip
 
     def __init__(self, clock: VirtualClock, loop: Loop, port: Port, mtu: int) -> None:
-        """clock: the loop's. port: sends its frames. mtu: bytes after the Ethernet header; sending a longer frame raises
-        ValueError."""
+        """clock: clock of the loop. port: the port to which it sends. mtu: bytes after the Ethernet header; sending a longer
+        frame raises ValueError."""
         super().__init__(self._complete)
         self.on_doorbell: Callable[[int, int], None] = self._handle_doorbell
         """Passes a time and a descriptor to the firmware; observers wrap it."""
@@ -63,9 +63,9 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         """Bytes of the longest oversized frame."""
         self.last_transfer_time: int | None = None
         """When the host's last transfer ended, ns; None before the first transfer."""
-        self.node = ""
+        self.node_name = ""
         """The node's name, for error messages."""
-        self._timer_calls = TickCount()
+        self._timer_calls = TimerCallCounter()
         self.handled_at = 0
         """Time of the event that the firmware is handling or last handled, ns."""
         self._wake_time = NEVER  # when the firmware's deadline is checked next
@@ -80,13 +80,13 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         return ()
 
     @property
-    def posted(self) -> int:
-        """When the host will have posted all requests made so far, ns."""
+    def posting_end(self) -> int:
+        """Time at which the host will have posted all requests made so far, ns."""
         return 0
 
     @property
-    def processed(self) -> int:
-        """Busy time of its processors, including reserved time, ns."""
+    def processor_time(self) -> int:
+        """Busy time of the NIC's processors, including reserved time, ns."""
         return 0
 
     def begin(self, now: int, agent: Agent) -> None:
@@ -100,7 +100,7 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         """Switch the NIC off: its pending actions have no effect."""
         self._agent = None
 
-    def cost(self, profile: Profile) -> None:
+    def set_costs(self, profile: Profile) -> None:
         """Use the costs of this profile from now on; no effect on a NIC without costs."""
 
     def pause(self) -> None:
@@ -159,9 +159,9 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         else:
             self.receive(now, frame)
 
-    def _tick(self, now: int) -> None:
+    def _on_wake_up(self, now: int) -> None:
         if now != self._wake_time:
-            return  # the deadline was checked at an earlier wake-up
+            return  # a wake-up for an earlier deadline has replaced this one
         self._wake_time = NEVER
         if self._agent is None:
             return
@@ -179,14 +179,14 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         self._schedule_deadline()
 
     def _schedule_deadline(self) -> None:
-        """Schedule a wake-up for the firmware's deadline.
+        """Schedule a wake-up for the firmware's deadline, unless one is scheduled for that time or earlier.
 
-        A postponed deadline keeps its earlier wake-up, so that a timer restarted by every frame causes no events.
+        The wake-up of a postponed deadline stays where it is, so that a timer that every frame restarts causes no events.
         """
         deadline = self._firmware.deadline
         if deadline is not None and deadline < self._wake_time:
             self._wake_time = when = max(deadline, self.handled_at)
-            self._loop.at(when, self._tick)
+            self._loop.at(when, self._on_wake_up)
 
     # Called by the firmware.
 
@@ -195,7 +195,7 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         return bytes(segments[0]) if len(segments) == 1 else b"".join(segments)
 
     def send(self, frame: Buffer) -> bool | None:
-        """Put a frame on the wire. Returns True if it waits in the port."""
+        """Put a frame on the wire. Returns True if the frame waits in the port."""
         if type(frame) is not bytes:
             frame = bytes(frame)
         if len(frame) > self._max_frame:
@@ -204,7 +204,7 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         return self._port.enter(self.handled_at, frame)
 
     def when_sent(self, callback: Callable[[int], object]) -> None:
-        """Call `callback` when the last frame has left."""
+        """Call `callback` with the time at which the last frame has left."""
         self._port.when_sent(self._clock.time, partial(self._on_sent, callback))
 
     def _on_sent(self, callback: Callable[[int], object], now: int) -> None:
@@ -219,7 +219,7 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         self._schedule_deadline()
 
     def send_later(self, make: Callable[[], bytes]) -> None:
-        self.send(make())  # completions are delivered after the firmware has returned
+        self.send(make())  # not too early: the host gets completions only when the firmware has returned
 
     def dma_write(self, target: memoryview, data: Buffer) -> None:
         """Write bytes to host memory."""
@@ -233,7 +233,7 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
         self._loop.at(self._clock.time, function.deliver_posted)
 
     def deliver_posted(self, _now: int) -> None:
-        """Deliver the descriptors that another function has returned to the host."""
+        """Deliver the descriptors that another function has returned to this function's host."""
         self.deliver_completions()
 
     # Called by the host.
@@ -275,13 +275,14 @@ class ImmediateNic(CompletingNic, Nic, NodeActions):
             return error
         agent = self._agent
         assert agent is not None
-        firmware_failure = failure(error, agent.firmware, agent.host, self._clock.time, self.node)
+        firmware_failure = failure(error, agent.firmware, agent.host, self._clock.time, self.node_name)
         self._loop.fail(firmware_failure)
         return firmware_failure
 
 
 class PausedFirmware(Firmware):
-    """Replaces the firmware of a paused node. queued: received frames and posted descriptors, in order."""
+    """Replacement of the firmware while its node is paused. firmware: the replaced firmware. queued: received frames and
+    posted descriptors, in order."""
 
     __slots__ = ("deadline", "firmware", "queued")
 

@@ -1,12 +1,12 @@
 """A NIC whose actions take the times of a profile.
 
-Decisions are made at once when an event arrives; they take effect when the resources that they use are done. The processor
-handles one event after the other (`EventProcessor`): frames, descriptors, deadlines, and the ends of DMA transfers and of
-transmissions. So a frame's effects are delayed by the processor's backlog. Latency, gap and overhead are results of this
-model, not parameters.
+Decisions are made at once when an event arrives; they take effect when the resources that they use have finished. The
+processor handles one event after the other (`EventProcessor`): frames, descriptors, deadlines, and the ends of DMA transfers
+and of transmissions. So a frame's effects are delayed by the processor's backlog. Latency, gap and overhead are results of
+this model, not parameters.
 
-A processor polls the kinds of events in turn, as a firmware's loop does, so that no kind starves. The end of a transfer is
-known in advance, so the bus is booked ahead for the next step; jobs that fit in before that do not wait (`BookableServer`).
+A processor polls the kinds of events in turn, as a firmware's loop does, so that no kind starves. The bus is booked ahead,
+for the time after a transfer's setup or a core's own work; jobs that fit in before do not wait (`BookableServer`).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import BookableServer, Core, Server, transfer_time
 from testbed.nic.immediate import ImmediateNic, Port
 
-Cause = TypeVar("Cause", int, bytes)
+EventData = TypeVar("EventData", int, bytes)
 
 KINDS: Final = range(6)
 RING, TICK, FETCHED, STORED, SENT, RECEIVED = KINDS
-"""Sources of events: the bus (a descriptor), the timer, the DMA engines that read and write host memory, and the two
-sides of the MAC."""
+"""Kinds of events, named after their costs in a profile: a descriptor, the timer, the end of a transfer from and to host
+memory, of a transmission, and a received frame."""
 
 _POLL_ORDER: Final[tuple[tuple[int, ...], ...]] = tuple((*KINDS[last + 1 :], *KINDS[: last + 1]) for last in KINDS)
-"""Order in which a processor polls the kinds of events, by the kind of the last event."""
+"""Order in which a processor polls the kinds of events, by the kind of the last event, which comes last."""
 
 
 class FirmwareEvent:
-    """An event for the firmware. cost: time of the firmware's reaction, ns. start_time: when the processor took it, ns; -1:
-    not yet. callback: called when it is done."""
+    """An event for the firmware. cost: time of the firmware's reaction, ns. queued_at: time at which the event arrived, ns.
+    start_time: time at which the processor took it, ns; -1: not yet. callback: called at the end of the reaction."""
 
     __slots__ = ("callback", "cost", "queued_at", "start_time")
 
@@ -60,7 +60,7 @@ class EventProcessor:
         """Waiting events, by kind."""
         self._loop = loop
         self._on_start = on_start
-        self._current: FirmwareEvent | None = None  # the event that it handles; until it has ended, others wait
+        self._current: FirmwareEvent | None = None  # the event that it handles; other events wait
         self._last_kind = RECEIVED
 
     def add(self, now: int, kind: int, event: FirmwareEvent) -> None:
@@ -109,10 +109,11 @@ class EventProcessor:
 
 
 class _Outgoing:
-    """A frame to be sent, or the part fetched so far.
+    """A frame to be sent, or the part of it that has been fetched so far.
 
-    missing: number of transfers that have not ended. event, offset: the event that sends it, and the time in the event, ns.
-    is_prefetched: whether it occupies one of the slots for prefetched frames. callback: called when it has left.
+    missing: number of transfers that have not ended. event, offset: the event that sends the frame, and the time of sending
+    relative to the event's start, ns. is_prefetched: whether the frame occupies one of the slots for prefetched frames.
+    callback: called when the frame has left.
     """
 
     __slots__ = ("callback", "event", "frame", "is_prefetched", "missing", "offset")
@@ -137,7 +138,8 @@ class _Posted:
 
 
 class Hardware:
-    """The parts of one NIC, which its functions share: processors, DMA engines and bus."""
+    """The hardware of one NIC, which its functions share: processors, DMA engines and bus. receiving: the processor of
+    received frames, `event_processor` unless the NIC has two."""
 
     __slots__ = ("bus", "event_processor", "functions", "prefetched", "reading", "receiving", "writing")
 
@@ -176,9 +178,9 @@ class PricedNic(ImmediateNic):
 
     __slots__ = (
         "_action_timer", "_actions", "_core", "_deferred", "_doorbells", "_event", "_fetch_timer", "_fetches",
-        "_hardware", "_next", "_outgoing", "_posted", "_processor", "_profile", "_program", "_receiving", "_send_timer",
-        "_store_timer", "_stores", "_stores_noticed", "_stores_queued", "bus", "processor", "reading", "receiver",
-        "writing",
+        "_hardware", "_next_outgoing", "_outgoing", "_posting_end", "_processor", "_profile", "_program", "_receiving",
+        "_send_timer", "_store_timer", "_stores", "_stores_noticed", "_stores_queued", "bus", "processor", "reading",
+        "receiver", "writing",
     )  # fmt: skip
 
     def __init__(
@@ -191,12 +193,12 @@ class PricedNic(ImmediateNic):
         mtu: int,
         hardware: Hardware,
     ) -> None:
-        """core: core of the host's program. hardware: hardware of the NIC, shared with its other functions. See
-        `ImmediateNic` for the other arguments."""
+        """core: core of the host's program. hardware: shared with the NIC's other functions. See `ImmediateNic` for the
+        other arguments."""
         super().__init__(clock, loop, port, mtu)
         self._core = core
         self._profile = profile
-        self._program = len(hardware.functions)
+        self._program = len(hardware.functions)  # number of the program on the host
         hardware.functions.append(self)
         self._hardware = hardware
         self._processor = hardware.event_processor
@@ -208,19 +210,19 @@ class PricedNic(ImmediateNic):
         self.bus = hardware.bus
         self._event = FirmwareEvent(0)  # the event that the firmware is handling
         self._doorbells: deque[int] = deque()  # descriptors on their way to the firmware
-        self._posted = 0
-        self._next: _Outgoing | None = None  # the frame that the firmware is fetching
+        self._posting_end = 0
+        self._next_outgoing: _Outgoing | None = None  # the frame that the firmware is fetching
         self._outgoing: deque[_Outgoing] = deque()  # frames in sending order
-        # Pending transfers: event, offset in it, (frame,) bytes.
+        # Pending transfers: event, time relative to its start, frame (of fetches), bytes.
         self._fetches: deque[tuple[FirmwareEvent, int, _Outgoing, int]] = deque()
         self._stores: deque[tuple[FirmwareEvent, int, int]] = deque()
         self._stores_queued = 0  # number of transfers to host memory so far
-        self._stores_noticed = 0  # number of ended transfers that the firmware has noticed
-        # Pending actions: number of stores to wait for, event, offset in it, descriptor to return, here or to another
-        # function, or frame to send.
+        self._stores_noticed = 0  # number of ended transfers to host memory that the firmware has noticed
+        # Pending actions: number of stores to wait for, event, time relative to its start, and the descriptor to return, to
+        # this function's host or another's, or the frame to send. An inverted descriptor (~) is for the host's kernel.
         self._actions: deque[tuple[int, FirmwareEvent, int, int | bytes | _Posted]] = deque()
         self._deferred: list[Buffer] = []  # frames that leave after all other effects of the event
-        # Timers for the first entry of each queue; the other conditions that it waits for trigger it, too.
+        # Timers for the first entry of each queue. When another condition of that entry is met, the callback is called, too.
         self._fetch_timer = loop.timer(self.fetch_next)
         self._send_timer = loop.timer(self._send_ready)
         self._store_timer = loop.timer(self.store_next)
@@ -228,18 +230,18 @@ class PricedNic(ImmediateNic):
 
     @property
     def servers(self) -> Sequence[Server]:
-        second = () if self.receiver is self.processor else (self.receiver,)
-        return (self.processor, *second, self.reading, self.writing, self.bus)
+        receiver = () if self.receiver is self.processor else (self.receiver,)
+        return (self.processor, *receiver, self.reading, self.writing, self.bus)
 
     @property
-    def posted(self) -> int:
-        return self._posted
+    def posting_end(self) -> int:
+        return self._posting_end
 
     @property
-    def processed(self) -> int:
+    def processor_time(self) -> int:
         return self.processor.busy + (self.receiver.busy if self.receiver is not self.processor else 0)
 
-    def cost(self, profile: Profile) -> None:
+    def set_costs(self, profile: Profile) -> None:
         self._profile = profile
 
     def resume(self, now: int) -> None:
@@ -259,34 +261,35 @@ class PricedNic(ImmediateNic):
         self._react(now, profile.receive, self._firmware.receive, frame)
         self._receiving.add(now, RECEIVED, self._event)
 
-    def _tick(self, now: int) -> None:
+    def _on_wake_up(self, now: int) -> None:
         deadline = self._firmware.deadline if now == self._wake_time and self._agent is not None else None
         if deadline is None or deadline > now:
-            super()._tick(now)
+            super()._on_wake_up(now)
             return
         self._event = event = FirmwareEvent(self._profile.tick)
-        super()._tick(now)
+        super()._on_wake_up(now)
         self._send_deferred()
         self._processor.add(now, TICK, event)
 
-    def _react(self, now: int, cost: int, react: Callable[[int, Cause], object], cause: Cause) -> None:
-        """Let the firmware handle an event, which takes effect when a processor takes it."""
+    def _react(self, now: int, cost: int, react: Callable[[int, EventData], object], data: EventData) -> None:
+        """Let the firmware handle an event; the effects wait until a processor takes the event. cost: time of the reaction
+        itself, ns. data: the received frame or the descriptor."""
         self._event = FirmwareEvent(cost)
         if self._agent is None:
             return
         self.handled_at = now
         try:
-            react(now, cause)
+            react(now, data)
         except Exception as error:
             raise self._fail(error) from error
         deadline = self._firmware.deadline
         if deadline is not None and deadline < self._wake_time:
             self._wake_time = when = max(deadline, now)
-            self._loop.at(when, self._tick)
+            self._loop.at(when, self._on_wake_up)
         self._send_deferred()
 
     def _spend(self, cost: int) -> int:
-        """Add cost to the current event; return the offset in it at which this cost ends."""
+        """Add cost to the current event; return the time relative to the event's start at which this cost ends, ns."""
         self._event.cost += cost
         return self._event.cost
 
@@ -304,18 +307,19 @@ class PricedNic(ImmediateNic):
     # Called by the firmware: sending.
 
     def dma_read(self, segments: Sequence[memoryview]) -> bytes:
-        if self._next is None:
-            self._next = _Outgoing(self._event)
-        self._next.missing += len(segments)
+        if self._next_outgoing is None:
+            self._next_outgoing = _Outgoing(self._event)
+        self._next_outgoing.missing += len(segments)
         for segment in segments:
-            self._fetches.append((self._event, self._spend(self._profile.transfer), self._next, len(segment)))
+            offset = self._spend(self._profile.transfer)
+            self._fetches.append((self._event, offset, self._next_outgoing, len(segment)))
         return b"".join(segments)
 
     def send(self, frame: Buffer) -> bool:
         """Put a frame on the wire, after everything fetched and sent before. Returns True: it always waits."""
         self._check(frame)
-        outgoing = self._next or _Outgoing(self._event)
-        self._next = None
+        outgoing = self._next_outgoing or _Outgoing(self._event)
+        self._next_outgoing = None
         outgoing.frame = bytes(frame)
         outgoing.offset = self._spend(self._profile.send)
         self._outgoing.append(outgoing)
@@ -325,7 +329,7 @@ class PricedNic(ImmediateNic):
         self._outgoing[-1].callback = callback
 
     def fetch_next(self, now: int) -> None:
-        """Start the next transfer from host memory if the engine is idle and there is room for it."""
+        """Start the next transfer from host memory if the engine is idle and a slot for a prefetched frame is free."""
         profile, fetches = self._profile, self._fetches
         if not fetches or self.reading.free > now:
             return
@@ -345,7 +349,7 @@ class PricedNic(ImmediateNic):
         self._loop.at(done, self._on_fetched, outgoing)
 
     def _on_fetched(self, outgoing: _Outgoing) -> None:
-        """Handle the end of a transfer."""
+        """Handle the end of a transfer from host memory."""
         now, flush = self._clock.time, self._profile.flush
         if flush:
             self._loop.at(self._use_core(now, flush, 0), self._notify_fetched, outgoing)
@@ -391,7 +395,7 @@ class PricedNic(ImmediateNic):
             self._port.enter(now, frame)
 
     def _transfer(self, engine: Server, now: int, setup: int, rate: int, size: int) -> int:
-        """Start a transfer and return when its engine finishes; the bytes also occupy the bus, in bursts."""
+        """Start a transfer; return the time at which its engine finishes. The bytes also occupy the bus, in bursts."""
         profile = self._profile
         bursts = -(-size // profile.bus_burst) if profile.bus_burst else 1
         on_bus = bursts * (profile.dma_transaction or profile.bus_transaction) + transfer_time(size, profile.bus_rate)
@@ -417,7 +421,7 @@ class PricedNic(ImmediateNic):
         self._queue_action(self._spend(self._profile.show), _Posted(function, index))
 
     def interrupt(self, index: int) -> None:
-        """Return a descriptor to the host's kernel, which takes longer."""
+        """Return a descriptor to the host's kernel, at the cost of an interrupt."""
         super().interrupt(index)
         self._queue_action(self._spend(self._profile.show), ~index)
 
@@ -455,7 +459,7 @@ class PricedNic(ImmediateNic):
         self._loop.at(self._transfer(self.writing, now, profile.store, profile.store_rate, size), self._on_stored)
 
     def _on_stored(self, now: int) -> None:
-        """Handle the end of a transfer."""
+        """Handle the end of a transfer to host memory."""
         flush = self._profile.flush
         if flush:
             self._loop.at(self._use_core(now, flush, 0), self._notify_stored)
@@ -464,7 +468,7 @@ class PricedNic(ImmediateNic):
         self._hardware.store_next(now)
 
     def _notify_stored(self, now: int) -> None:
-        """Notify the firmware of the end of a transfer."""
+        """Notify the firmware of the end of a transfer to host memory."""
         cost = self._profile.stored
         if cost:
             self._receiving.add(now, STORED, FirmwareEvent(cost, self._count_store))
@@ -477,7 +481,7 @@ class PricedNic(ImmediateNic):
         self._run_actions(now)
 
     def _run_actions(self, now: int) -> None:
-        """Execute the actions whose stores are completed."""
+        """Execute the actions whose time has come and whose stores the firmware has noticed."""
         actions = self._actions
         while actions and actions[0][0] <= self._stores_noticed and actions[0][1].start_time >= 0:
             _, event, offset, action = actions[0]
@@ -497,7 +501,7 @@ class PricedNic(ImmediateNic):
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:
         now, profile = self._clock.time, self._profile
         writing = transfer_time(written, profile.write_rate)
-        self._posted = done = self._use_core(now, profile.post + translated * profile.translate, writing)
+        self._posting_end = done = self._use_core(now, profile.post + translated * profile.translate, writing)
         self._doorbells.append(index)
         self._loop.at(done + profile.doorbell, self._ring_next)
 
@@ -525,7 +529,7 @@ class PricedNic(ImmediateNic):
         self.deliver_completion(self.completions.pop(0))
 
     def _use_core(self, now: int, cost: int, on_bus: int) -> int:
-        """Occupy the host's core, and then the bus; return when both are done."""
+        """Occupy the host's core, and then the bus; return the time at which both are done."""
         core, profile = self._core, self._profile
         if on_bus and (profile.bus_rate or profile.bus_transaction):
             begin = max(now, core.free)

@@ -1,1 +1,1 @@
-"""The simulator: a description's NICs, hosts, switches and links in one engine, on a virtual clock."""
+"""The simulator: a cluster's hosts, NICs, switches and links in one process, on a virtual clock."""

@@ -19,7 +19,7 @@ from testbed.spec.layout import BOTH, DirectionName, End, Layout
 
 
 class Network:
-    """All directions of all links, and the switches between them. link_directions: by link name and direction."""
+    """All directions of all links, and the switches between them. link_directions: by name of the link and direction."""
 
     def __init__(
         self,
@@ -34,7 +34,8 @@ class Network:
         log: Callable[[Record], object] | None = None,
         overrides: Mapping[str, Fabric] | None = None,
     ) -> None:
-        """Arguments as for `FateOptions`. overrides: fabrics that replace the registered fabrics, by kind."""
+        """seed, rules, files, log, fields: see `FateOptions`. recording: records the frames and drops; None: nothing is
+        recorded. overrides: fabrics that replace the registered fabrics, by kind."""
         self.link_directions: dict[tuple[str, DirectionName], SimDirection] = {}
         self._outgoing: dict[End, SimDirection] = {}
         self._incoming: dict[End, SimDirection] = {}
@@ -45,7 +46,7 @@ class Network:
             seed, rules=rules, fields=fields, classifier=classifier, files={} if files is None else files, log=log
         )
         switches = {switch.name: switch.kind for switch in layout.switches}
-        on_drop = None if recording is None else recording.drop
+        on_drop = None if recording is None else recording.record_drop
         for kind in dict.fromkeys([*switches.values(), *(link.kind for link in layout.links)]):
             fabric = overrides[kind] if overrides and kind in overrides else fabrics.fabric(kind)
             model = fabric.network(on_drop=on_drop)
@@ -67,20 +68,22 @@ class Network:
             )
 
     def outgoing(self, end: End) -> SimDirection:
-        """The direction that starts at this end."""
+        """Return the direction that starts at this end."""
         return self._outgoing[end]
 
     def incoming(self, end: End) -> SimDirection:
-        """The direction that ends at this end."""
+        """Return the direction that ends at this end."""
         return self._incoming[end]
 
     def set_receiver(self, end: End, receive: Receive) -> None:
-        """Deliver frames that arrive at this NIC to `receive` from now on."""
-        self._incoming[end].set_receiver(receive if self._recording is None else self._recording.arriving(end, receive))
+        """Deliver frames that arrive at this end, which is a NIC's, to `receive` from now on."""
+        if self._recording is not None:
+            receive = self._recording.capture_arrivals(end, receive)
+        self._incoming[end].set_receiver(receive)
 
     @property
     def switch_counters(self) -> dict[str, Mapping[str, int]]:
-        """The counters of each modelled switch, by cause."""
+        """Counters of dropped frames, by name of the modelled switch and by cause."""
         return {
             name: counters for _, model, _ in self._models.values() for name, counters in model.switch_counters.items()
         }

@@ -1,7 +1,6 @@
-"""Recorder of a simulation: frames as pcapng, fates and a trace as JSON Lines; wrappers that observe directions and
-NICs.
+"""Recording of a simulation: frames as pcapng, fates and a trace as JSON Lines.
 
-Recording observes directions and wraps NICs, which do not know of it, so that a run without recording pays nothing.
+The recorder observes directions and wraps NICs from the outside, so that a run without recording has no extra cost.
 """
 
 from __future__ import annotations
@@ -32,12 +31,13 @@ _MAX_BUFFERED: Final = 3_000
 class Recording:
     """The files of one run, in its folder; existing files are overwritten.
 
-    The capture contains the frames that NICs send and receive, and every frame with a fate, on the link of its fate. A
-    line of the trace has the time in nanoseconds, the node, and the event.
+    The capture contains the frames that NICs send and receive, and every frame with a fate, at the end where it enters the
+    link. A line of the trace has the time in nanoseconds, the node, and the event.
     """
 
     def __init__(self, folder: Path, nics: list[End], layout: Layout) -> None:
-        """nics: captured ends, as the first interfaces in this order; another end is added at its first event."""
+        """nics: the ends of links at NICs, the first interfaces of the capture in this order; other ends are added at their
+        first event."""
         folder.mkdir(parents=True, exist_ok=True)
         self._capture = (folder / CAPTURE).open("wb")
         self._fates = (folder / FATES).open("w", encoding="utf-8")
@@ -50,7 +50,7 @@ class Recording:
         self._nics = frozenset(nics)
         self._frame_events: list[str] = []  # events of the frame that is entering a direction
         for nic in nics:
-            self.interface(nic)
+            self.interface_number(nic)
 
     def close(self) -> None:
         self._write()
@@ -60,7 +60,7 @@ class Recording:
     def record_direction(self, link_direction: SimDirection) -> None:
         """Record frames that enter a direction, when its network accepts them, together with their fates."""
         source, link = link_direction.source, link_direction.link
-        number = self.interface(source) if source in self._nics else -1
+        number = self.interface_number(source) if source in self._nics else -1
         lost = overflowed = 0
 
         def record(now: int, frame: bytes) -> None:
@@ -72,48 +72,48 @@ class Recording:
                 overflowed = link_direction.overflowed
                 self._record_loss(now, source, link, "queue full")
             if self._frame_events:
-                self.capture(self.interface(source), now, frame, "outbound", "; ".join(self._frame_events))
+                self.capture(self.interface_number(source), now, frame, "outbound", "; ".join(self._frame_events))
                 self._frame_events.clear()
             elif number >= 0:
                 self.capture(number, now, frame, "outbound")
 
         link_direction.channel.entrance.observe(record)
 
-    def drop(self, now: int, switch: str, port: int, action: str, reason: str, frame: bytes) -> None:
-        """Record that a modelled switch drops or truncates a frame from an input port."""
-        self.capture(self.interface(End(switch, str(port))), now, frame, "inbound", reason)
+    def record_drop(self, now: int, switch: str, port: int, action: str, reason: str, frame: bytes) -> None:
+        """Record that a modelled switch drops or truncates a frame from an input port. action: the event of the trace."""
+        self.capture(self.interface_number(End(switch, str(port))), now, frame, "inbound", reason)
         self.trace(now, switch, action, port=port, why=reason)
 
-    def arriving(self, end: End, receive: Receive) -> Receive:
+    def capture_arrivals(self, end: End, receive: Receive) -> Receive:
         """Wrap `receive` to capture the frames that arrive at a NIC."""
-        number, capture = self.interface(end), self.capture
+        number, capture = self.interface_number(end), self.capture
 
-        def arrive(now: int, frame: bytes) -> None:
+        def capture_and_receive(now: int, frame: bytes) -> None:
             capture(number, now, frame, "inbound")
             receive(now, frame)
 
-        return arrive
+        return capture_and_receive
 
     def _record_loss(self, now: int, source: End, link: str, reason: str) -> None:
         """Record a frame that is lost as it enters a link for a reason other than a fate."""
         self._frame_events.append(reason)
         self.trace(now, source.owner, "loses a frame", link=link, why=reason)
 
-    def interface(self, end: End) -> int:
-        """The interface number of an end, assigned on first use."""
+    def interface_number(self, end: End) -> int:
+        """Return the number of an end's interface in the capture; it is assigned on first use."""
         number = self._interfaces.get(end)
         if number is None:
             number = self._interfaces[end] = len(self._interfaces)
             self._captured.append(pcapng.interface(str(end), self._links.get(end, ""), self._macs.get(end, "")))
         return number
 
-    def fate(self, record: Record) -> None:
-        """Record a fate; serves as a direction's log."""
+    def record_fate(self, record: Record) -> None:
+        """Record a fate. The frame, which its direction reports next, is captured with it."""
         self._fates.write(record.to_line() + "\n")
         self._frame_events.append(record.describe())
 
     def capture(self, number: int, now: int, frame: bytes, bound: pcapng.Bound, comment: str = "") -> None:
-        """Capture a frame on an interface. number: the interface's."""
+        """Capture a frame. number: number of the interface. bound: direction of the frame at the interface."""
         before, after = pcapng.enclose(number, now, len(frame), bound, comment)
         captured = self._captured
         captured += (before, frame, after)
@@ -135,10 +135,10 @@ class Recording:
 
 
 class NicWatcher:
-    """Records the descriptors that a NIC, its firmware and its host exchange.
+    """Proxy of a NIC that records the descriptors that the NIC, its firmware and its host exchange.
 
-    A proxy that implements `protocols.core.firmware.Nic` for firmware and host. It also wraps the NIC's doorbell and
-    completion functions.
+    It implements `protocols.core.firmware.Nic` and `protocols.core.host_work.HostWork` for firmware and host, and wraps the
+    NIC's doorbell and completion functions.
     """
 
     def __init__(self, nic: ImmediateNic, recording: Recording, name: str) -> None:
@@ -168,8 +168,6 @@ class NicWatcher:
 
         nic.on_doorbell, nic.deliver_completion = traced_doorbell, traced_completion
 
-    # Implements `protocols.core.host_work.HostWork`, too.
-
     @property
     def core(self) -> int:
         return self._work.core
@@ -182,7 +180,7 @@ class NicWatcher:
     def reached(self) -> int:
         return self._work.reached
 
-    def receive_by(self, receive: Receive) -> Receive:
+    def record_dropped(self, receive: Receive) -> Receive:
         """Wrap the NIC's `receive` to record the frames that it drops."""
         nic = self._nic
 

@@ -1,4 +1,4 @@
-"""Networks in the simulation: their driver, and the directions of their links, which are ports of NICs."""
+"""Networks in the simulation: the driver that polls a network, and the directions of links, which are ports of NICs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SentCallback = tuple[int, Callable[[int], object]]
 
 _NO_FRAMES: Final[deque[bytes]] = deque()
 _NO_CALLBACKS: Final[deque[_SentCallback]] = deque()
-"""Never changed: most directions keep no frame waiting, and an empty deque takes 600 bytes."""
+"""Shared empty deques, which stay empty: most directions never have waiting frames, and an empty deque takes 600 bytes."""
 
 
 class Driver:
@@ -53,8 +53,8 @@ class Driver:
 
 
 class SimDirection(Port):
-    """One direction of a link on a channel of a network. Frames that the network does not accept yet wait in the NIC's
-    memory."""
+    """One direction of a link, on a channel of a network. Frames that the network does not accept yet wait in the NIC's
+    memory. source, end: the ends of the link where frames enter and leave. link: name of the link."""
 
     __slots__ = (
         "_accepted_count",
@@ -73,7 +73,7 @@ class SimDirection(Port):
         self._offer = driver.offer_to(channel)
         self._entrance = channel.entrance
         self._waiting_frames: deque[bytes] = _NO_FRAMES
-        self._accepted_count = 0  # number of frames accepted after they waited
+        self._accepted_count = 0  # number of accepted frames that had to wait
         self._sent_callbacks: deque[_SentCallback] = _NO_CALLBACKS
         self.channel: Final = channel
         self.link: Final = link.name
@@ -82,7 +82,7 @@ class SimDirection(Port):
         channel.on_space = self._send_waiting
 
     @property
-    def waiting_frames(self) -> int:
+    def waiting_count(self) -> int:
         """Number of frames that wait in the NIC."""
         return len(self._waiting_frames)
 
@@ -110,20 +110,20 @@ class SimDirection(Port):
 
     @property
     def overflowed(self) -> int:
-        """Frames dropped because a queue was full."""
+        """Number of frames dropped because a queue was full."""
         return self._entrance.overflowed
 
     @property
     def in_flight(self) -> int:
-        """Frames inside the network."""
+        """Number of frames inside the network."""
         return self.channel.in_flight
 
     def idle_rules(self) -> list[str]:
-        """A sentence for each of the impairment's own rules that has never decided a fate."""
+        """Return a sentence for each of the impairment's rules that has never decided a fate."""
         return self._entrance.fates.idle_rules()
 
     def enter(self, now: int, frame: bytes) -> bool:
-        """Send a frame of a NIC; return whether it waits."""
+        """Send a NIC's frame; return whether it waits."""
         if self._waiting_frames or not self._offer(now, frame):
             if self._waiting_frames is _NO_FRAMES:
                 self._waiting_frames = deque()
@@ -141,13 +141,13 @@ class SimDirection(Port):
             callback(now)
 
     def drop_unsent(self) -> None:
-        """Drop the frames that wait in the NIC, which has lost its memory. See `restart`."""
+        """Drop the frames that wait in the NIC, which has lost its memory (`Simulation.restart`)."""
         self._waiting_frames.clear()
         self._sent_callbacks.clear()
 
     @property
     def receive(self) -> Receive:
-        """The receiver of frames, at a NIC."""
+        """The function that receives the frames at the end."""
         return self.channel.receive
 
     def set_receiver(self, receive: Receive) -> None:
@@ -161,7 +161,7 @@ class SimDirection(Port):
         self.channel.change(now, impairment, files, restart)
 
     def _send_waiting(self, now: int) -> None:
-        """Send waiting frames: the link accepts frames again."""
+        """Send waiting frames until the network stops accepting them, and call the callbacks of `when_sent`."""
         waiting_frames = self._waiting_frames
         while waiting_frames and self._offer(now, waiting_frames[0]):
             waiting_frames.popleft()

@@ -23,24 +23,27 @@ from testbed.spec.layout import Node as NodeLayout
 if TYPE_CHECKING:
     from testbed.sim.sim_node import SimNode
 
-_GROUP: Final = 1  # in a MAC's first byte
+_GROUP_BIT: Final = 1  # in a MAC's first byte: the address of a group, or broadcast
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of a cluster's hardware. default: default of nodes that are not in `by_node`. steering: the protocol's hashes,
-    which choose a frame's receive queue."""
+    """Costs of a cluster's hardware. default: profile of the nodes that are not in `by_node`. steering: the protocol's
+    hashes, by name; the hash that a profile names chooses a frame's receive queue."""
 
     default: Profile
     by_node: Mapping[str, Profile] = field(default_factory=dict)
     steering: Steering = field(default_factory=dict)
 
     def of(self, node: str) -> Profile:
+        """Return the profile of a node."""
         return self.by_node.get(node, self.default)
 
 
 class SimHost:
-    """A computer. end: its NIC's end of a link. profile: its costs. ranks: its programs' environments, in order."""
+    """A computer. end: the end of a link at its NIC. profile: its costs. ranks: the environments of its ranks' programs, in
+    order. caches: number of each core's cache. port: the port to which its NIC sends. hardware, host_side: the parts that
+    the functions of its NIC share, without and with `Profile.hosted`."""
 
     __slots__ = (
         "_clock",
@@ -50,7 +53,7 @@ class SimHost:
         "cores",
         "end",
         "hardware",
-        "hosted_parts",
+        "host_side",
         "name",
         "port",
         "profile",
@@ -66,7 +69,7 @@ class SimHost:
         port: Port,
         steering: Steering | None = None,
     ) -> None:
-        """out: where the NIC's frames go. steering: see `Prices`."""
+        """port: takes the NIC's frames. steering: see `Prices`."""
         self._clock = clock
         self._steering = steering or {}
         self._loop = loop
@@ -89,15 +92,15 @@ class SimHost:
         self.reset_hardware()
 
     def reset_hardware(self) -> None:
-        """Replace the NIC's parts by unused ones: a restarted NIC has lost its state."""
+        """Replace the hardware of the NIC by new hardware: a restarted NIC has lost its state."""
         profile = self.profile
         self.hardware = Hardware(self._clock, self._loop, self.name, profile.processors)
         steering = select_hash(self._steering, profile.steering)
         steer = None if steering is None else steering.steer
-        self.hosted_parts = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, steer)
+        self.host_side = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, steer)
 
     def nic(self, rank: SimNode, adapter: Adapter) -> ImmediateNic:
-        """Make a rank's NIC, or its function of the shared NIC."""
+        """Make a rank's NIC, or its function of the shared NIC. Also binds the rank to its first core."""
         clock, loop, port, profile = self._clock, self._loop, self.port, self.profile
         number, mtu = rank.rank.core, adapter.mtu
         rank.core = self.cores[number]
@@ -105,7 +108,7 @@ class SimHost:
             return ImmediateNic(clock, loop, port, mtu)
         if not profile.hosted:
             return PricedNic(clock, loop, port, rank.core, profile, mtu, self.hardware)
-        nic = HostedNic(clock, loop, port, number, profile, mtu, self.hosted_parts, adapter.address)
+        nic = HostedNic(clock, loop, port, number, profile, mtu, self.host_side, adapter.address)
         nic.on_bind = rank.move_to
         return nic
 
@@ -123,7 +126,7 @@ class SimHost:
 
 
 class PollAccounts:
-    """Accounts for the polls of tasks: they take the time of their node's profile and keep their rank's core busy."""
+    """Accounting for the polls of tasks: a poll takes the time of the node's profile and keeps the rank's core busy."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -132,11 +135,11 @@ class PollAccounts:
     def adopt(self, task: Task[Any], rank: SimNode, profile: Profile) -> None:
         """Account a task's polls to a rank, if its profile has costs."""
         if not profile.is_zero_cost:
-            self._loop.on_poll = self._on_polled
+            self._loop.on_poll = self._on_poll
             task.poll_time = profile.poll or POLL_TIME
             self._ranks[task.number] = rank
 
-    def _on_polled(self, task: Task[Any], begins: bool) -> None:
+    def _on_poll(self, task: Task[Any], begins: bool) -> None:
         """Account for a poll that begins or ends."""
         rank = self._ranks.get(task.number)
         if rank is not None:
@@ -144,7 +147,7 @@ class PollAccounts:
 
 
 def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ...]:
-    """Return the number of the cache of each core."""
+    """Return the number of each core's cache. cores: number of cores."""
     if not layout.caches:
         return tuple([core // profile.cores_per_cache for core in range(cores)])
     shared = {core: number for number, group in enumerate(layout.caches) for core in group}
@@ -152,14 +155,18 @@ def caches_of(layout: NodeLayout, profile: Profile, cores: int) -> tuple[int, ..
 
 
 class FunctionPort(Port):
-    """The port that the functions of a NIC share. A frame from one function to another is looped back in the NIC: a switch
-    would not send it back. A frame to its sender goes through the network; a received frame for no function is dropped."""
+    """The port that the functions of a NIC share.
 
-    __slots__ = ("_loop", "_out", "_receivers")
+    A frame from one function to another is looped back in the NIC: a switch would not send it back. A frame to the sender's
+    own address goes through the network. A received frame whose destination is no function's address is dropped.
+    """
+
+    __slots__ = ("_link_port", "_loop", "_receivers")
 
     def __init__(self, loop: Loop, port: Port) -> None:
+        """port: the port to the link."""
         self._loop = loop
-        self._out = port
+        self._link_port = port
         self._receivers: dict[bytes, Receive] = {}
 
     def set_receiver(self, address: bytes, receive: Receive) -> None:
@@ -167,26 +174,26 @@ class FunctionPort(Port):
         self._receivers[address] = receive
 
     def enter(self, now: int, frame: bytes) -> bool | None:
-        """Send a frame of a function, at that time or later."""
-        to = frame[:6]
-        receive = self._receivers.get(to)
-        if receive is None or to == frame[6:12]:
-            return self._out.enter(now, frame)
+        """Send a function's frame, at time `now` or later."""
+        destination = frame[:6]
+        receive = self._receivers.get(destination)
+        if receive is None or destination == frame[6:12]:
+            return self._link_port.enter(now, frame)
         self._loop.at(max(now, self._loop.now()), self._loop_back, frame)
         return None
 
-    def when_sent(self, now: int, then: Callable[[int], object]) -> None:
+    def when_sent(self, now: int, callback: Callable[[int], object]) -> None:
         """Delegate to the port to the link: frames that are looped back do not wait."""
-        self._out.when_sent(now, then)
+        self._link_port.when_sent(now, callback)
 
     def _loop_back(self, frame: bytes) -> None:
         self._receivers[frame[:6]](self._loop.now(), frame)
 
     def receive(self, now: int, frame: bytes) -> None:
-        """Receive a frame from the wire and pass it to the function with its destination, or to all functions."""
+        """Receive a frame from the wire and pass it to the function with its destination address, or to all functions."""
         receive = self._receivers.get(frame[:6])
         if receive is not None:
             receive(now, frame)
-        elif frame[0] & _GROUP:
-            for function in self._receivers.values():
-                function(now, frame)
+        elif frame[0] & _GROUP_BIT:
+            for receive in self._receivers.values():
+                receive(now, frame)

@@ -1,4 +1,4 @@
-"""Environment of one rank's programs in the simulation: its core, its NIC (firmware and host library) and its time."""
+"""Environment of one rank's programs in the simulation: a core, a NIC with firmware and host library, and the time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from testbed.spec.placement import Rank
 class SimNode:
     """Environment of the programs of one rank; a node with a single rank has one `SimNode`, named like the node.
 
-    core: the core that its programs are bound to, charged with their computation and the host's costs of NIC access. tasks:
-    unfinished tasks started by its programs, with their coroutines; a crash cancels them, too.
+    core: the core that the programs are bound to; it is charged with their computation and with the host's part of NIC
+    accesses. tasks: unfinished tasks started by the programs, with their coroutines; a crash cancels them, too.
     """
 
     def __init__(self, clock: VirtualClock, loop: Loop, rank: Rank, core: Core) -> None:
@@ -45,15 +45,16 @@ class SimNode:
         return self._clock.time
 
     def program_time(self) -> int:
-        """Current time as the program sees it, ns: now, or when the core will have posted the NIC requests made so far."""
-        return max(self._clock.time, self.nic.posted)
+        """Current time of the program, ns: the time at which the core will have posted the requests to the NIC made so far,
+        if that is later than now."""
+        return max(self._clock.time, self.nic.posting_end)
 
     async def sleep(self, nanoseconds: int) -> None:
         """Let time pass without using the core."""
         await self._loop.sleep(nanoseconds)
 
     async def compute(self, nanoseconds: int) -> None:
-        """Occupy the core for this time, once it is free."""
+        """Compute for this time on the core, after its earlier work."""
         await self.core.compute(nanoseconds, self.rank.function)
 
     def move_to(self, core: Core) -> None:
@@ -69,7 +70,8 @@ class SimNode:
         self.crash_callbacks.clear()
 
     def close_unstarted(self) -> None:
-        """Close the coroutines of tasks that have ended before their first step: they will not be awaited."""
+        """Close the coroutines of tasks that were cancelled before their first step: Python would warn that they were never
+        awaited."""
         for work in self.tasks.values():
             if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 work.close()
@@ -81,8 +83,8 @@ class SimNode:
             return []
         frames = f"{nic.oversized} frame{'s' if nic.oversized != 1 else ''}"
         return [
-            f"{self.name}, NIC: dropped {frames} longer than the MTU of {mtu} bytes allows (longest {nic.max_oversized} "
-            f"bytes)"
+            f"{self.name}, NIC: dropped {frames} longer than the MTU of {mtu} bytes allows "
+            f"(longest {nic.max_oversized} bytes)"
         ]
 
     def pending_work(self) -> list[str]:

@@ -46,12 +46,12 @@ Arguments = ParamSpec("Arguments")
 Program = Callable[Concatenate[Endpoint, SimNode, Arguments], Coroutine[object, object, Result]]
 """``async def program(endpoint, node, ...)``: endpoint is the protocol's host library."""
 
-_NOTHING_LEFT: Final = "nothing is left that could happen"
+_NO_EVENT: Final = "no event is pending"
 _GC_THRESHOLDS: Final = (1_000_000, 20, 20)
 """Thresholds of Python's garbage collector in `_rare_collections`. With a tenth of the first one, collections take a seventh
 of a large run."""
 
-_MAX_SENTENCES: Final = 100  # in an error; a cluster may have thousands
+_MAX_SENTENCES: Final = 100  # in an error message; a large cluster has thousands
 
 
 @contextmanager
@@ -71,8 +71,8 @@ def _rare_collections() -> Iterator[None]:
 
 
 class StalledError(TestbedError):
-    """Programs have not ended, and no event is left (`final`) or the timeout has passed. The message lists what they wait
-    for. when: nanoseconds."""
+    """Programs have not ended, and no event is pending (`final`) or the timeout has passed. The message lists the conditions
+    that they wait for. when: nanoseconds."""
 
     def __init__(self, message: str, when: int = 0, final: bool = False) -> None:
         super().__init__(message)
@@ -81,8 +81,8 @@ class StalledError(TestbedError):
 
 
 class Simulation:
-    """A simulated run. hosts: name -> computer, for nodes with a NIC; the agents are on the first NIC. nodes: name ->
-    rank; a node's only rank has the node's name. now: nanoseconds."""
+    """A simulated run. hosts: name of the node -> computer, for nodes with a NIC; the agents are on the first NIC. nodes:
+    name of the rank -> its environment; a node's only rank has the node's name. now: returns the time, ns."""
 
     def __init__(
         self,
@@ -99,10 +99,11 @@ class Simulation:
     ) -> None:
         """Build the cluster.
 
-        profile: costs of all nodes, or of each. seed: replaces the description's. rules: the rule set for injected rules;
-        None: no rules can be injected. files: path -> text of the files that impairments name. folder: for the capture, the
-        fates and the trace; None: not written. log: called with every fate that is not a pass. fabrics: replace the
-        registered fabrics, by kind of switch, for example with other times.
+        plug: makes the agents of NICs: the protocol. profile: costs of all nodes, or of each. seed: replaces the seed of the
+        cluster. rules: the rule set for injected rules; None: no rules can be injected. files: path -> text of the files
+        that impairments name. folder: folder of the capture, the fates and the trace; None: they are not written. log:
+        called with every fate that is not a pass. fabrics: replace the registered fabrics, by kind of link and switch, for
+        example by fabrics with other delays.
         """
         self.layout: Final = resolve(cluster) if isinstance(cluster, Description) else cluster
         prices = profile if isinstance(profile, Prices) else Prices(profile)
@@ -169,7 +170,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """Cancel the programs and complete the files."""
+        """End the programs and complete the files."""
         self.loop.close()
         if self._recording is not None:
             self._recording.close()
@@ -199,7 +200,7 @@ class Simulation:
         return task
 
     def programs(self, node: str) -> list[Task[object]]:
-        """The programs started on a rank, or on a node, except those ended by a crash."""
+        """Return the programs started on a rank, or on all ranks of a node, except those ended by a crash."""
         names = [rank.name for rank in self.hosts[node].ranks] if node in self.hosts else [node]
         return [task for name in names for task, _ in self._programs.get(name, ())]
 
@@ -217,29 +218,28 @@ class Simulation:
             with _rare_collections():
                 self.loop.run()
         except DeadlockError:
-            raise self._stalled(_NOTHING_LEFT) from None
+            raise self._stalled(_NO_EVENT) from None
         finally:
             self.loop.stop_at(None)
         if not all(task.done for task in self._tasks):
-            raise self._stalled(f"{timeout} ns have passed" if self.loop.events else _NOTHING_LEFT)
+            raise self._stalled(f"{timeout} ns have passed" if self.loop.events else _NO_EVENT)
 
     def run_until(self, when: int) -> None:
-        """Run until a time, whether or not programs end. Events scheduled for that exact time after this call stay
-        pending."""
+        """Run until time `when`, ns, whether or not programs end. Events that are scheduled for that exact time after this
+        call stay pending."""
         self.loop.stop_at(max(when, self.now()))
         while self.loop.stop_time is not None:  # programs that end stop the loop, too
             self.loop.run()
 
     def settle(self, nanoseconds: int) -> None:
-        """Cancel all programs and run for this time, so that frames in flight arrive."""
+        """End all programs and run for this time, so that frames in flight arrive."""
         self.loop.close()
         self.run_until(self.now() + nanoseconds)
 
     def restart(self, node: str) -> SimNode:
-        """Restart a node's NIC as the next incarnation; the old one's state and pending actions are lost. Return the node's
-        first rank.
+        """Restart a node's NIC as the next incarnation: its state and pending actions are lost. Return the first rank.
 
-        Programs that wait on the old endpoint wait forever; start or cancel them as needed.
+        Programs that wait on the old endpoint wait forever; cancel them, and start others, as needed.
         """
         host = self._host(node)
         self._end(host)
@@ -251,10 +251,10 @@ class Simulation:
         return host.ranks[0]
 
     def crash(self, node: str, *, restarts: bool = False) -> Callable[[], object]:
-        """Kill a node's processes: its programs are cancelled, its NIC loses its state, and arriving frames are lost.
+        """Kill a node's processes: the programs are cancelled, the NIC loses its state, and arriving frames are lost.
 
         Returns a function that restarts the node: the NIC as by `restart`, and the unfinished programs from the beginning.
-        restarts: whether that function will be called; `run` waits for these programs.
+        restarts: whether that function will be called; `run` then waits for these programs.
         """
         host = self._host(node)
         interrupted_programs = []
@@ -291,8 +291,8 @@ class Simulation:
         direction: DirectionName | None = None,
         files: Mapping[str, str] | None = None,
     ) -> None:
-        """Change the impairment of a link for frames from now on, in one direction or both. files: in addition to the
-        constructor's."""
+        """Change the impairment of a link for frames from now on. direction: None: both. files: in addition to those of the
+        constructor."""
         texts = {**(self._files or {}), **files} if files else self._files
         for link_direction in self._link_directions(link, direction):
             self._trace(link_direction.source.owner, "changes", link)
@@ -311,8 +311,8 @@ class Simulation:
             link_direction.is_cut = False
 
     def pending_work(self, innermost: FrameType | None = None) -> list[str]:
-        """Describe each condition that a program, a host or a firmware waits for, in a sentence, after the drops that may
-        be the cause. innermost: frame of the running stack, if any."""
+        """Describe each condition that a program, a host or a firmware waits for, in a sentence. Sentences on dropped
+        frames, which may be the cause, come first. innermost: innermost frame of the running stack, if a program runs."""
         frames = self.loop.task_frames(innermost)
         current = self.loop.current if frames else None
         tasks = [task for task in self._tasks if not task.done]
@@ -324,7 +324,7 @@ class Simulation:
         drops = [sentence for node in self.nodes.values() for sentence in node.oversize_drops()]
         return drops + sentences + [sentence for node in self.nodes.values() for sentence in node.pending_work()]
 
-    def last_transfer_time(self) -> str:
+    def last_transfer(self) -> str:
         """Describe when and where the last transfer ended, in a sentence."""
         ended = [
             (node.nic.last_transfer_time, name)
@@ -337,23 +337,22 @@ class Simulation:
         return f"the last transfer ended at {when} ns, on {name}"
 
     def stall_report(self, reason: str, innermost: FrameType | None = None) -> str:
-        """Format a report of the unfinished programs and of the conditions they wait for. innermost: see `waiting`."""
+        """Format a report of the unfinished programs and of the conditions that they wait for. innermost: see
+        `pending_work`."""
         sentences = merge_equal(self.pending_work(innermost))
         shown = [f"  {sentence}" for sentence in sentences[:_MAX_SENTENCES]]
         if len(sentences) > _MAX_SENTENCES:
             shown.append(f"  and {len(sentences) - _MAX_SENTENCES:,} more")
         count = sum(not task.done for task in self._tasks)
         programs = "1 program has" if count == 1 else f"{count:,} programs have"
-        return "\n".join(
-            [f"at {self.now()} ns: {reason}, and {programs} not ended; {self.last_transfer_time()}", *shown]
-        )
+        return "\n".join([f"at {self.now()} ns: {reason}, and {programs} not ended; {self.last_transfer()}", *shown])
 
     def _start(self, node: SimNode, adapter: Adapter) -> None:
         """Put a NIC with its agent on a node."""
         host = self.hosts[node.rank.node]
         port = host.port
         nic = host.nic(node, adapter)
-        nic.node = node.name
+        nic.node_name = node.name
         receive: Receive = nic.receive if self._has_uniform_mtu else nic.receive_within_mtu
         if self._recording is None:
             node.agent = self._plug(adapter, nic)
@@ -361,7 +360,7 @@ class Simulation:
             watcher = NicWatcher(nic, self._recording, node.name)
             node.agent = self._plug(adapter, watcher)
             self._recording.trace(self.now(), node.name, "begins")
-            receive = watcher.receive_by(receive)
+            receive = watcher.record_dropped(receive)
         node.nic, node.adapter = nic, adapter
         nic.begin(self.now(), node.agent)
         if isinstance(port, FunctionPort):
@@ -370,7 +369,7 @@ class Simulation:
         self.network.set_receiver(host.end, receive)
 
     def adopt(self, task: Task[Any], node: SimNode) -> None:
-        """Account a task's polls to a rank: they take the time of its profile and keep its core busy."""
+        """Account a task's polls to a rank: a poll takes the time of the node's profile and keeps the rank's core busy."""
         self._polls.adopt(task, node, self.hosts[node.rank.node].profile)
 
     def _end(self, host: SimHost) -> None:
@@ -388,11 +387,11 @@ class Simulation:
             self.loop.stop()
 
     def _stalled(self, reason: str) -> StalledError:
-        return StalledError(self.stall_report(reason), self.now(), reason == _NOTHING_LEFT)
+        return StalledError(self.stall_report(reason), self.now(), reason == _NO_EVENT)
 
     def _record_fate(self, record: Record) -> None:
         if self._recording is not None:
-            self._recording.fate(record)
+            self._recording.record_fate(record)
         if self._log is not None:
             self._log(record)
 
@@ -414,6 +413,6 @@ class Simulation:
 
     def _link_directions(self, link: str, direction: DirectionName | None = None) -> list[SimDirection]:
         if (link, "forward") not in self.network.link_directions:
-            names = [name for name, link_direction in self.network.link_directions if link_direction == "forward"]
+            names = [name for name, direction_name in self.network.link_directions if direction_name == "forward"]
             raise NotFoundError(f"no link {link!r}: there are {', '.join(names[:20])}")
         return [self.network.link_directions[link, name] for name in BOTH if direction in (None, name)]

@@ -58,7 +58,7 @@ def test_every_case_passes_with_late_timers(
             when += source.randrange(MAX_DELAY) if source.random() < LONG_DELAY_PROBABILITY else source.choice(DELAYS)
         if when < nic._wake_time:
             nic._wake_time = when
-            nic._loop.at(when, nic._tick)
+            nic._loop.at(when, nic._on_wake_up)
 
     monkeypatch.setattr(ImmediateNic, "_schedule_deadline", schedule_late)
     monkeypatch.setattr(failures, "MAX_TIMER_CALLS", 50)

@@ -67,8 +67,8 @@ def test_backpressure_delivers_all_frames_of_ninety_nine_senders_to_one_node() -
     plug = MyrinetSenderPlug(layout)
     with Simulation(layout, plug) as simulation:
         ring_doorbells(simulation, [(source, 0) for _ in range(3) for source in range(1, 100)])
-        waiting_frames = sum(direction.waiting_frames for direction in simulation.network.link_directions.values())
-        assert waiting_frames == 2 * 99  # in the memory of the senders' NICs, the only queue
+        waiting_count = sum(direction.waiting_count for direction in simulation.network.link_directions.values())
+        assert waiting_count == 2 * 99  # in the memory of the senders' NICs, the only queue
         simulation.run_until(SECOND)
         assert_no_drops(simulation)
     arrived = plug.senders[0].arrivals

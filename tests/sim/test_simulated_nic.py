@@ -111,7 +111,7 @@ def test_received_frames_are_handled_by_the_second_processor() -> None:
         assert isinstance(nic, PricedNic)
         assert nic.processor.busy == 10 * (200 + 210 + 110)
         assert nic.receiver.busy == 10 * (300 + 310)
-        assert nic.processed == nic.processor.busy + nic.receiver.busy
+        assert nic.processor_time == nic.processor.busy + nic.receiver.busy
 
 
 def test_a_nic_with_a_buffer_for_one_frame_does_not_fetch_the_next_one_ahead() -> None:
@@ -279,7 +279,7 @@ def test_a_stalled_run_reports_what_each_node_waits_for() -> None:
         with pytest.raises(StalledError) as caught:
             simulation.run(timeout=1_000_000_000)
     text = str(caught.value)
-    assert "nothing is left that could happen, and 1 program has not ended" in text
+    assert "no event is pending, and 1 program has not ended" in text
     assert "send_requests on n1 waits for the reply of node 1 to request 0" in text
     assert "n1, host: the reply of node 1 to request 0" in text
     assert "n1, firmware: request 0 has no reply" in text

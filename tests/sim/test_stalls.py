@@ -13,7 +13,7 @@ from protocols.core.profile import IDEAL
 from protocols.emp.profile import EMP_2001
 from testbed import Cluster
 from testbed.controller.runs.execution import RunTimeoutError
-from testbed.engine.failures import MAX_TIMER_CALLS, DeadlineError, TickCount, failure
+from testbed.engine.failures import MAX_TIMER_CALLS, DeadlineError, TimerCallCounter, failure
 from testbed.errors import FirmwareError
 from testbed.runtime.journal import UnwritableError
 from testbed.sim.simulation import StalledError
@@ -136,7 +136,7 @@ def test_timer_calls_at_one_time_are_limited_and_a_past_deadline_is_an_error() -
     class Timers:
         deadline: int | None = 5
 
-    count, timers = TickCount(), Timers()
+    count, timers = TimerCallCounter(), Timers()
     for _ in range(MAX_TIMER_CALLS - 1):
         count.check(timers, 5)  # type: ignore[arg-type]
     timers.deadline = 6

@@ -11,7 +11,7 @@ from testbed.controller.scenarios.active import NO_COSTS, NO_PROGRAM, ActiveFaul
 from testbed.controller.scenarios.loads import Sink, TrafficSender, datagram
 from testbed.controller.scenarios.targets import decisive_counters, injection_of, senders_of, touched_nodes
 from testbed.controller.scenarios.timeline import Occurrence
-from testbed.engine.server import Burner
+from testbed.engine.server import BackgroundLoad
 from testbed.errors import UnsupportedError
 from testbed.fates.conditions import And, InDirection, OnLink, Or
 from testbed.fates.rules import Handle, Rule, RuleSet
@@ -173,18 +173,18 @@ class SimulatedInjector:
     def _slow(self, occurrence: Occurrence, fault: Slow) -> ActiveFault:
         hosts = [self._simulation.hosts[name] for name in touched_nodes(self._layout, fault)]
         nics = [host.ranks[0].nic for host in hosts]  # functions of a NIC share its processors
-        before = sum(nic.processed for nic in nics)
+        before = sum(nic.processor_time for nic in nics)
         for host in hosts:
             for rank in host.ranks:
-                rank.nic.cost(host.profile.slowed(fault.factor))
+                rank.nic.set_costs(host.profile.slowed(fault.factor))
 
         def lift(_run_ended: bool) -> None:
             for host in hosts:
                 for rank in host.ranks:
-                    rank.nic.cost(host.profile)
+                    rank.nic.set_costs(host.profile)
 
         def read_counts() -> Counts:
-            busy = sum(nic.processed for nic in nics) - before
+            busy = sum(nic.processor_time for nic in nics) - before
             return {"busy_ns": busy, "longer_ns": round(busy * (1 - 1 / fault.factor))}
 
         reason = NO_COSTS if all(host.profile.is_zero_cost for host in hosts) else ""
@@ -193,15 +193,15 @@ class SimulatedInjector:
     def _load_cores(self, occurrence: Occurrence, fault: Cpu) -> ActiveFault:
         loop, hosts = self._simulation.loop, self._simulation.hosts
         names = touched_nodes(self._layout, fault)
-        burners = [Burner(loop, core, fault.share) for name in names for core in hosts[name].cores]
+        background_loads = [BackgroundLoad(loop, core, fault.share) for name in names for core in hosts[name].cores]
 
         def lift(_run_ended: bool) -> None:
-            for burner in burners:
-                burner.stop()
+            for load in background_loads:
+                load.stop()
 
         return ActiveFault(
             occurrence,
-            lambda: {"busy_ns": sum(burner.busy for burner in burners)},
+            lambda: {"busy_ns": sum(load.busy for load in background_loads)},
             lift,
         )
 

@@ -16,7 +16,7 @@ from protocols.core.firmware import Adapter, Agent, Firmware, Host, Plug
 from protocols.core.profile import Profile
 from protocols.core.protocol import Steering
 from testbed.engine.loop import POLL_TIME, DilatedClock, Loop
-from testbed.engine.server import Burner, usages_of
+from testbed.engine.server import BackgroundLoad, usages_of
 from testbed.engine.tasks import Task
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
@@ -128,7 +128,7 @@ class DilatedHost:
         self._polls: Final = PollAccounts(self.loop)
         self._wire = wire
         self._profile = profile
-        self._burners: list[tuple[float, Burner]] = []  # with their shares
+        self._background_loads: list[tuple[float, BackgroundLoad]] = []  # with their shares
         self._firmware: list[BusyFirmware] = []
         self._late = self.cable.late
         wire.enable_timestamps()
@@ -200,13 +200,13 @@ class DilatedHost:
                     rank.nic.resume(now)
             case SlowNic(factor):
                 for rank in self.ranks:
-                    rank.nic.cost(self._profile.slowed(factor) if factor > 1 else self._profile)
+                    rank.nic.set_costs(self._profile.slowed(factor) if factor > 1 else self._profile)
             case BeginLoad(share):
-                self._burners += [(share, Burner(self.loop, core, share)) for core in self.host.cores]
+                self._background_loads += [(share, BackgroundLoad(self.loop, core, share)) for core in self.host.cores]
             case EndLoad(share):
                 for _ in self.host.cores:
-                    index = next(index for index, (load, _) in enumerate(self._burners) if load == share)
-                    self._burners.pop(index)[1].stop()
+                    index = next(index for index, (load, _) in enumerate(self._background_loads) if load == share)
+                    self._background_loads.pop(index)[1].stop()
 
     def _read(self, now: int) -> None:
         """Read the waiting frames from the socket."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from protocols.core.firmware import Firmware
 from testbed.engine import loop as engine_loop
-from testbed.engine.failures import TickCount
+from testbed.engine.failures import TimerCallCounter
 from testbed.engine.loop import Loop
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
@@ -48,7 +48,7 @@ class Driver(engine_loop.Waiter):
         self._wire = wire
         self._nic = nic
         nic.fail = self.loop.fail
-        self._ticks = TickCount()
+        self._ticks = TimerCallCounter()
         self._firmware = firmware
         self._control = nic.port if isinstance(nic.port, FlowControlPort) else None
         self._has_input_fifo = has_input_fifo

@@ -18,7 +18,7 @@ from typing import Final
 
 from protocols.core.firmware import Adapter, Buffer
 from protocols.core.split_memory import OnDoorbell, SharedActions, SplitDriver
-from testbed.engine.failures import TickCount
+from testbed.engine.failures import TimerCallCounter
 from testbed.fabric.stop_go import ASK_INTERVAL
 from testbed.runtime.nodes.veth_port import FlowControlPort, VethPort
 from testbed.runtime.shared.heap import HeapView
@@ -204,7 +204,7 @@ class Function(SharedActions):
         self.hosts: Final[list[AttachedHost | None]] = [None] * split_driver.hosts
         self.deadline: int | None = None
         """The firmware's deadline when it was read last."""
-        self.ticks: Final = TickCount()
+        self.ticks: Final = TimerCallCounter()
         self._wire = wire
         self._violators = violators
         self.nic: Final = split_driver.nic(adapter, self)

@@ -127,7 +127,7 @@ def test_shuffled_orders_are_uniformly_distributed() -> None:
 def test_an_empty_choice_cannot_be_drawn_from() -> None:
     with pytest.raises(ValueError, match="bound must be 1 to"):
         Source(1).choice([])
-    with pytest.raises(ValueError, match="3 cannot be drawn from 2"):
+    with pytest.raises(ValueError, match="count must be 0 to 2, the number of items, got 3"):
         Source(1).sample([1, 2], 3)
 
 

@@ -494,11 +494,11 @@ def test_a_deadlock_lists_the_tasks_and_their_pending_operations(loop: Loop) -> 
     with pytest.raises(DeadlockError) as caught:
         loop.complete(main())
     assert re.sub(rf"{re.escape(__file__)}:\d+", "LINE", str(caught.value)).splitlines() == [
-        "at 70 ns nothing is left that could happen",
+        "at 70 ns no event is pending",
         "  task 'server' waits for an item of queue 'requests', at LINE in serves",
         "  task 'filler' waits for room in queue 'replies', at LINE in fills",
         "  task 'receiver' waits for receive from n2, at LINE in receives",
-        "  task 'joiner' waits for the end of task 'server', at LINE in joins; that one waits for an item of queue "
+        "  task 'joiner' waits for the end of task 'server', at LINE in joins; that task waits for an item of queue "
         "'requests', at LINE in serves",
         "  task 'main' waits for event 'link up', at LINE in main",
     ]

@@ -102,7 +102,7 @@ def test_a_doorbell_is_a_trap_and_its_frame_leaves_after_all_work_of_the_core() 
 
     machine.on_descriptor = send
     machine.nic.ring_doorbell(1, 0, 0)
-    assert machine.nic.posted == 500 + 300 + 700
+    assert machine.nic.posting_end == 500 + 300 + 700
     machine.loop.run()
     assert machine.departures == [(1_500, frame(destination=PEER))]
     assert machine.causes() == {LIBRARY: 500, TRAP: 300, "header": 700}
@@ -225,7 +225,7 @@ def test_frames_wait_in_a_polled_nic_until_the_host_reads_them() -> None:
     machine.loop.run()
     assert (machine.handled_frames, machine.nic.dropped) == ([], 1)
     assert machine.nic.read_frames(1) == 1
-    assert machine.nic.posted == 300 + 4_000
+    assert machine.nic.posting_end == 300 + 4_000
     assert machine.nic.read_frames(5) == 1
     assert machine.nic.read_frames(5) == 0
     assert machine.causes() == {TRAP: 900, "pull": 8_000}
