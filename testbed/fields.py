@@ -42,8 +42,8 @@ def gather_fields() -> tuple[Fields, list[str]]:
             codec = registry.import_entry(registry.FIELDS, name, entry)
             register(fields, name, codec)
         except SharedNumberError as error:
-            other = entries_by_name[error.other][0] if error.other in entries_by_name else None
-            clashes.append(clash(codec.ETHERTYPE, (name, entry), (error.other, other), error.reason))
+            other = entries_by_name[error.peer][0] if error.other in entries_by_name else None
+            clashes.append(clash(codec.ETHERTYPE, (name, entry), (error.peer, other), error.reason))
         except (TestbedError, AttributeError, ValueError):
             continue
     return fields, clashes

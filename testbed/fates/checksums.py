@@ -1,7 +1,8 @@
 """Checksums of IPv4, ICMP, ICMPv6, TCP and UDP, recomputed after a frame's fields have changed.
 
-The Internet checksum is RFC 1071's; its coverage is that of RFC 791 (IPv4's header), 792 (ICMP), 4443 (ICMPv6), 768 (UDP)
-and 9293 (TCP), the last three with the pseudo-header of RFC 793 or RFC 8200, section 8.1.
+The Internet checksum is that of RFC 1071. It covers the IPv4 header (RFC 791), an ICMP message (792), and, with a
+pseudo-header, an ICMPv6 message (4443), a UDP datagram (768) and a TCP segment (9293). The pseudo-header is that of RFC
+9293, section 3.1, over IPv4, and of RFC 8200, section 8.1, over IPv6.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ _UDP: Final = 17
 _MORE_FRAGMENTS: Final = 0x20
 _IPV6_HEADER: Final = 40
 
-TRANSPORT: Final = {1: 2, 6: 16, _UDP: 6, 58: 2}
-"""IP protocol number -> offset of the checksum in its header."""
+_CHECKSUM_OFFSETS: Final = {1: 2, 6: 16, _UDP: 6, 58: 2}
+"""IP protocol number -> offset of the checksum in the transport header."""
 
 
 def internet_checksum(raw: bytes) -> int:
@@ -27,9 +28,10 @@ def internet_checksum(raw: bytes) -> int:
 
 
 def update_internet_checksums(frame: bytearray, located: Located) -> None:
-    """Write the checksums of a frame's IPv4 and transport headers.
+    """Recompute the checksums of a frame's IPv4 and transport headers in place.
 
-    Not changed are truncated headers, transport checksums of fragments, and UDP's 0 over IPv4, which means no checksum.
+    Truncated headers, transport checksums of fragments, and a UDP checksum of 0 over IPv4, which means none, are not
+    changed.
     """
     ethertype, network, protocol, transport = located
     if ethertype not in (IPV4, IPV6) or protocol < 0:
@@ -45,7 +47,7 @@ def update_internet_checksums(frame: bytearray, located: Located) -> None:
         end = network + _IPV6_HEADER + int.from_bytes(frame[network + 4 : network + 6], "big")
         addresses = frame[network + 8 : network + 40]
         is_unfragmented = True
-    offset = TRANSPORT.get(protocol, -1)
+    offset = _CHECKSUM_OFFSETS.get(protocol, -1)
     if transport < 0 or offset < 0 or not is_unfragmented or transport + offset + 2 > len(frame):
         return
     if protocol == _UDP and ethertype == IPV4 and not any(frame[transport + 6 : transport + 8]):
@@ -64,8 +66,9 @@ def _write(
     *,
     never_zero: bool = False,
 ) -> None:
-    """Write a checksum at an offset. field_offset: field offset of the checksum in the covered bytes. pseudo: the
-    pseudo-header."""
+    """Compute a checksum and write it. offset: of the checksum in the frame. covered: a copy of the covered bytes.
+    field_offset: offset of the checksum in `covered`. pseudo: the pseudo-header. never_zero: write 0 as 0xFFFF, as UDP
+    requires."""
     covered[field_offset : field_offset + 2] = b"\0\0"
     value = internet_checksum(pseudo + covered)
     frame[offset : offset + 2] = (value or 0xFFFF if never_zero else value).to_bytes(2, "big")

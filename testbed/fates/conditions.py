@@ -1,7 +1,7 @@
 """Conditions of rules on a frame, its link and the time, and their compilation into one function.
 
-A comparison with a field that a frame does not have is false, whatever the comparison; so ``not tcp.dport == 80`` holds
-for every frame that is not TCP, and ``tcp.dport != 80`` for none of them.
+A comparison with a field that a frame does not have is false, whatever the operator. So ``not tcp.dport == 80`` holds for
+every frame that is not TCP, and ``tcp.dport != 80`` for none of them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def _never(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG00
 
 
 class Condition:
-    """A part of a rule's condition. compile: makes its test for one direction of a link; link and direction are then
-    constant."""
+    """A condition of a rule, or an operand of such a condition."""
 
     __slots__ = ()
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:
+        """Make the condition's test for one direction of a link, in which link and direction are constants."""
         raise NotImplementedError
 
 
@@ -54,7 +54,8 @@ class Always(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Comparison(Condition):
-    """Comparison of a field with a value, or test for equality with any of several values. mask: 0 for all bits."""
+    """Comparison of a field with a value, or, by "==", with any of several values. comparison: a key of `OPERATORS`. mask:
+    bits of the field that are compared; 0: all."""
 
     field: str
     comparison: str
@@ -85,11 +86,11 @@ def _compile_equality(fields: Fields, name: str, value: int) -> Test | None:
     number_index, offset_index = (0, 1) if field.header.layer == "network" else (2, 3)
     number = field.header.number
 
-    def same(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
+    def is_equal(elapsed: int, frame: bytes, located: Located) -> bool:  # noqa: ARG001
         offset = located[offset_index]
         return located[number_index] == number and offset >= 0 and frame[offset + begin : offset + end] == raw
 
-    return same
+    return is_equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +151,12 @@ class Within(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Not(Condition):
-    part: Condition
+    """Negation."""
+
+    operand: Condition
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:
-        test = self.part.compile(fields, link, direction)
+        test = self.operand.compile(fields, link, direction)
         if test in (_always, _never):
             return _never if test is _always else _always
         return lambda elapsed, frame, located: not test(elapsed, frame, located)
@@ -161,10 +164,13 @@ class Not(Condition):
 
 @dataclass(frozen=True, slots=True)
 class And(Condition):
-    parts: tuple[Condition, ...]
+    """Conjunction."""
+
+    operands: tuple[Condition, ...]
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:
-        tests = [test for part in self.parts if (test := part.compile(fields, link, direction)) is not _always]
+        compiled = [operand.compile(fields, link, direction) for operand in self.operands]
+        tests = [test for test in compiled if test is not _always]
         if _never in tests:
             return _never
         if len(tests) < 2:
@@ -177,10 +183,13 @@ class And(Condition):
 
 @dataclass(frozen=True, slots=True)
 class Or(Condition):
-    parts: tuple[Condition, ...]
+    """Disjunction."""
+
+    operands: tuple[Condition, ...]
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:
-        tests = [test for part in self.parts if (test := part.compile(fields, link, direction)) is not _never]
+        compiled = [operand.compile(fields, link, direction) for operand in self.operands]
+        tests = [test for test in compiled if test is not _never]
         if _always in tests:
             return _always
         if len(tests) < 2:
@@ -198,7 +207,7 @@ class Count:
     """Selection of matching frames by number: ``nth(3)``, ``every(5)``, ``first(2)``, ``between(2, 5)``.
 
     Frames are counted from 1, separately in each direction of each link, and for each combination of values of the fields
-    (or "flow") that `per` names. last 0: no end.
+    (or "flow") that `per` names. Every `step`-th frame from `first` to `last` is selected. last 0: without end.
     """
 
     first: int

@@ -15,7 +15,8 @@ Actions: ``drop``, ``delay DURATION``, ``duplicate``, ``corrupt [BITS] [in FIELD
 CRCs of a changed frame are recomputed, so that the frame is valid with different contents. With keep-check, the default of
 ``corrupt``, they are not changed, so that a receiver that checks them discards the frame. A rule that names fields to change
 matches the frames that have all of them. Before mend-check or keep-check, ``in`` may be left out: ``corrupt emp.message
-keep-check``; without it, ``corrupt emp.message`` flips a bit anywhere in the frames whose field is not 0.
+keep-check``. Without such an option, ``emp.message`` is a condition: ``corrupt emp.message`` flips a bit anywhere in the
+frames in which this field is not 0.
 
 Conditions: a header's name (it is present), a field's name (it is not 0), comparisons ``== != < <= > >= in (...)``, ``&``
 before a comparison, ``link``, ``direction`` (``forward`` or ``backward``), time since the rule was set ``after(T)``,
@@ -80,7 +81,7 @@ def parse_filter(text: str, fields: Fields) -> Condition:
 
 
 class _Parser:
-    """Recursive-descent parser of one rule or filter, with one token of lookahead."""
+    """Recursive-descent parser of one rule or filter. syntax: "rule" or "filter"."""
 
     __slots__ = ("_depth", "_fields", "_index", "_links", "_syntax", "_text", "_tokens")
 
@@ -112,18 +113,18 @@ class _Parser:
                 self._fail(self._peek(), "a count is only allowed in a top-level 'and'; put the rest in parentheses")
             parts = [Or((_conjunction_of(parts), *self._alternatives()))]
         if self._peek().kind != "end":
-            self._fail(self._peek(), f"found {self._peek().shown()}, expected 'and', 'or' or the {self._syntax}'s end")
+            self._fail(self._peek(), f"found {self._peek().format()}, expected 'and', 'or' or the {self._syntax}'s end")
         return _conjunction_of(parts), tuple(counts)
 
     def _action(self) -> Fate:
         token = self._next()
         if token.kind != "word" or token.text not in ACTIONS:
-            message = f"found {token.shown()}, expected an action: {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
+            message = f"found {token.format()}, expected an action: {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
             self._fail(token, message, _closest(token.text, ACTIONS))
         if token.text == "delay":
             duration = self._next()
             nanoseconds = self._duration(duration)
-            return delay(nanoseconds) if nanoseconds else self._fail(duration, "a delay of 0 delays nothing")
+            return delay(nanoseconds) if nanoseconds else self._fail(duration, "the delay must be more than 0")
         if token.text == "corrupt":
             return self._corruption()
         if token.text == "set":
@@ -135,9 +136,9 @@ class _Parser:
         number = self._peek()
         if number.text.isdigit():
             self._next()
-            bits = self._number(number, _MAX_BITS, "how many bits to flip")
+            bits = self._number(number, _MAX_BITS, "the number of bits to flip")
             if not bits:
-                self._fail(number, "flipping 0 bits corrupts nothing")
+                self._fail(number, f"the number of bits to flip must be 1 to {_MAX_BITS:,}")
         name = self._peek()
         within = ""
         if self._word("in"):
@@ -180,7 +181,7 @@ class _Parser:
             if token.kind == "word" and "-" in token.text:
                 self._fail(
                     token,
-                    f"found {token.shown()}, expected mend-check or keep-check",
+                    f"found {token.format()}, expected mend-check or keep-check",
                     _closest(token.text, _CHECK_OPTIONS),
                 )
             return default
@@ -189,7 +190,7 @@ class _Parser:
             for name in fields:
                 header = self._fields[name].header
                 if not self._fields.is_checked(header):
-                    self._fail(token, f"{header.name} has no check that could be mended: leave it out")
+                    self._fail(token, f"{header.name} has no check to recompute: leave out mend-check")
         return _CHECK_OPTIONS[token.text]
 
     def _checked(self, fate: Fate, token: Token) -> Fate:
@@ -202,7 +203,7 @@ class _Parser:
     def _field(self, token: Token) -> Field:
         """Return the field with a token's name."""
         if token.kind != "word":
-            self._fail(token, f"found {token.shown()}, expected a field's name")
+            self._fail(token, f"found {token.format()}, expected a field's name")
         if token.text not in self._fields:
             if token.text in self._fields.headers():
                 self._fail(token, f"{token.text} is a header: name a field of it")
@@ -218,16 +219,17 @@ class _Parser:
             if isinstance(part, Condition):
                 parts.append(part)
             elif self._syntax == "filter":
-                message = (
-                    "counts frames while a link carries them; a capture has each wherever it was seen: leave it out"
+                self._fail(
+                    begin,
+                    f"{begin.text}() counts frames on a link, but a capture can contain a frame several times: leave it out",
                 )
-                self._fail(begin, f"{begin.text}() {message}")
             elif top:
                 counts.append(part)
             else:
                 self._fail(
                     begin,
-                    f"{begin.text}() counts the frames that the rest matches: it is only allowed in a top-level 'and'",
+                    f"{begin.text}() counts the frames that the rest of the rule matches: it is only allowed in a "
+                    "top-level 'and'",
                 )
             if not self._word("and"):
                 return parts, counts
@@ -249,7 +251,7 @@ class _Parser:
             inner = self._peek()
             part = self._unary()
             self._depth -= 1
-            return Not(part) if isinstance(part, Condition) else self._fail(inner, "counting cannot be negated")
+            return Not(part) if isinstance(part, Condition) else self._fail(inner, "a count cannot be negated")
         if self._sign("("):
             self._next()
             self._enter_level(token)
@@ -267,14 +269,14 @@ class _Parser:
     def _primary(self) -> Condition | Count:
         token = self._next()
         if token.kind != "word" or token.text in ("and", "or", "in"):
-            self._fail(token, f"found {token.shown()}, expected a condition")
+            self._fail(token, f"found {token.format()}, expected a condition")
         if token.text in ("link", "direction"):
             return self._link_or_direction(token)
         if self._sign("("):
             return self._selector(token)
         if token.text in _SELECTORS:
             argument = "(1s)" if token.text in ("after", "before") else "(2, 5)" if token.text == "between" else "(3)"
-            self._fail(token, f"found {token.text!r} without a parenthesis behind it", token.text + argument)
+            self._fail(token, f"found {token.text!r} without its argument in parentheses", token.text + argument)
         if token.text in self._fields.headers():
             return HasHeader(token.text)
         if token.text not in self._fields:
@@ -286,12 +288,12 @@ class _Parser:
             number = self._next()
             mask = self._number(number, field.max_value, f"bits of {field.name}")
             if not mask:
-                self._fail(number, "no bit of the field is looked at")
+                self._fail(number, "the mask after '&' must not be 0")
         if self._word("in"):
             self._next()
             return self._any_of(field, mask)
-        if self._sign("="):
-            self._fail(self._peek(), f"'=' is no part of a {self._syntax}'s condition", "==")
+        if self._sign("="):  # the usual mistake for '=='
+            self._fail(self._peek(), f"'=' is not allowed in a {self._syntax}'s condition", "==")
         if self._peek().text not in OPERATORS:
             return Comparison(field.name, "!=", (0,), mask)
         sign = self._next()
@@ -299,7 +301,7 @@ class _Parser:
         if sign.text not in ("==", "!=") and field.kind != "number":
             self._fail(sign, f"{field.name} is an address: compare it with '==', '!=' or 'in'")
         if prefix and mask:
-            self._fail(sign, "a prefix and '&' on one field")
+            self._fail(sign, "a field can have '&' or a network with a prefix, not both")
         return Comparison(field.name, sign.text, (value,), mask or prefix)
 
     def _any_of(self, field: Field, mask: int) -> Condition:
@@ -340,13 +342,15 @@ class _Parser:
             condition: Condition = OnLink((self._link(name),))
         else:
             if name.text not in DIRECTIONS:
-                self._fail(name, f"found {name.shown()}, expected forward or backward", _closest(name.text, DIRECTIONS))
+                self._fail(
+                    name, f"found {name.format()}, expected forward or backward", _closest(name.text, DIRECTIONS)
+                )
             condition = InDirection(name.text)
         return Not(condition) if negated else condition
 
     def _link(self, token: Token) -> str:
         if token.kind not in ("word", "quoted") or not token.text:
-            self._fail(token, f"found {token.shown()}, expected a link's name")
+            self._fail(token, f"found {token.format()}, expected a link's name")
         if self._links and token.text not in self._links:
             self._fail(token, f"no link is called {token.text!r}", _closest(token.text, self._links))
         return token.text
@@ -369,16 +373,17 @@ class _Parser:
             if not (first.text.isdigit() and second.text.isdigit()):
                 begin, end = self._duration(first), self._duration(second)
                 self._expect_no_more(rest)
-                return Within(begin, end) if begin < end else self._fail(second, "the window ends before it begins")
+                return Within(begin, end) if begin < end else self._fail(second, "the end must be after the start")
             low, high = self._count(first), self._count(second)
-            return Count(low, high, 1, self._per(rest)) if low <= high else self._fail(second, f"less than {low}")
+            per = self._per(rest)
+            return Count(low, high, 1, per) if low <= high else self._fail(second, f"must be at least {low}, the start")
         number, per = self._count(first), self._per(rest)
         if name.text == "every":
             return Count(number, 0, number, per)
         return Count(number if name.text == "nth" else 1, number, 1, per)
 
     def _count(self, token: Token) -> int:
-        number = self._number(token, _MAX_COUNT, "which frame")
+        number = self._number(token, _MAX_COUNT, "a frame's number")
         return number or self._fail(token, "frames are counted from 1")
 
     def _per(self, names: Iterable[Token]) -> tuple[str, ...]:
@@ -391,10 +396,10 @@ class _Parser:
 
     def _expect_no_more(self, rest: list[Token]) -> None:
         if rest:
-            self._fail(rest[0], "one duration is enough")
+            self._fail(rest[0], f"found {rest[0].format()}, expected no further argument")
 
     def _value(self, field: Field, token: Token) -> tuple[int, int]:
-        """Parse a field's value; return it, and the mask of a prefix or 0."""
+        """Parse a field's value; return the value, and the mask of its prefix (0: it has none)."""
         if field.kind == "mac":
             if not _MAC.fullmatch(token.text):
                 self._fail(token, f"{field.name} is a hardware address, such as 02:00:00:00:00:01")
@@ -416,27 +421,28 @@ class _Parser:
         if "/" not in token.text:
             return int(network.network_address), 0
         if not network.prefixlen:
-            self._fail(token, f"every address is in {token.text}; '{field.header.name}' alone matches all of them")
+            self._fail(token, f"every address is in {token.text}: use the condition '{field.header.name}' instead")
         return int(network.network_address), int(network.netmask)
 
-    def _number(self, token: Token, max_value: int, message: str, names: Collection[str] = ()) -> int:
+    def _number(self, token: Token, max_value: int, meaning: str, names: Collection[str] = ()) -> int:
+        """Parse a number. meaning: of the number, for error messages. names: names that are allowed instead."""
         if token.kind != "word" or not _NUMBER.fullmatch(token.text):
             alternatives = f", or one of {', '.join(names)}" if names else ""
             self._fail(
                 token,
-                f"found {token.shown()}, expected a number ({message}){alternatives}",
+                f"found {token.format()}, expected a number ({meaning}){alternatives}",
                 _closest_name(token.text, names),
             )
         number = int(token.text, 16 if token.text[:2] in ("0x", "0X") else 10)
         if number > max_value:
-            self._fail(token, f"{message}: at most {max_value:,} (0x{max_value:x})")
+            self._fail(token, f"{meaning}: at most {max_value:,} (0x{max_value:x})")
         return number
 
     def _duration(self, token: Token) -> int:
         try:
             return parse_duration(token.text)
         except UnitError as error:
-            self._fail(token, f"found {token.shown()}, expected {error.expected}", error.suggestion)
+            self._fail(token, f"found {token.format()}, expected {error.expected}", error.suggestion)
 
     def _unknown(self, token: Token) -> NoReturn:
         words = ("link", "direction", *self._fields.headers(), *self._fields.names())
@@ -461,7 +467,7 @@ class _Parser:
     def _expect(self, sign: str) -> None:
         token = self._next()
         if token.kind != "sign" or token.text != sign:
-            self._fail(token, f"found {token.shown()}, expected {sign!r}")
+            self._fail(token, f"found {token.format()}, expected {sign!r}")
 
     def _fail(self, token: Token, message: str, suggestion: str = "") -> NoReturn:
         raise RuleError(self._text, token.column, token.width, message, suggestion, self._syntax)
@@ -475,7 +481,7 @@ def _conjunction_of(parts: list[Condition]) -> Condition:
 
 
 def _closest_name(name: str, names: Collection[str]) -> str:
-    """Return the closest name of a value, or an empty string."""
+    """Return the closest name of a field's value, or an empty string."""
     close = difflib.get_close_matches(name.upper(), names, n=1)
     return close[0] if close else ""
 

@@ -1,4 +1,4 @@
-"""Names of what frames are counted by, and the cells of these counts.
+"""Outcomes and fates by which frames are counted, and the storage of the counts by which fates are decided.
 
 Rules and random impairments count frames in cells of `Tallies`, which may be persistent.
 """
@@ -32,17 +32,19 @@ FATES: Final = ("corrupted", "duplicated", "reordered", "delayed")
 
 
 class Numbers(Protocol):
+    """A mutable sequence of counts, such as a list or a memory-mapped array."""
+
     def __getitem__(self, index: int, /) -> int: ...
 
     def __setitem__(self, index: int, value: int, /) -> None: ...
 
 
 Cell: TypeAlias = tuple[Numbers, int]
-"""The counts of which one is the cell's, and its index."""
+"""A sequence of counts, and the index of the cell's count in it."""
 
 
 class Tallies:
-    """Cells of counts, in memory."""
+    """Storage of counts, in memory."""
 
     __slots__ = ()
 
@@ -52,8 +54,9 @@ class Tallies:
         return False
 
     def cell(self, key: tuple[object, ...], within: int | None = None) -> Cell:  # noqa: ARG002  for persistent cells
-        """Make a cell for a count. It starts at 0, or continues with a persistent count.
+        """Make a cell for a count. The count starts at 0, or continues a persistent count.
 
-        key: identifies the count among those with the same `within`. within: index of the count of which this one is a part.
+        key: identifies the count among those with the same `within`. within: index of the parent count; None: the count is
+        not a part of another one.
         """
         return [0], 0

@@ -1,4 +1,4 @@
-"""Hash that decides fates: a chain of 64-bit multiply-xorshift steps that a BPF program can compute.
+"""Hash that decides fates: a chain of 64-bit multiply-xorshift steps, which a BPF program can compute, too.
 
 It uses only additions, multiplications, exclusive ors and shifts of unsigned 64-bit words (all arithmetic is modulo 2^64).
 The step is the finaliser of SplitMix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
@@ -13,8 +13,8 @@ in Stafford's variant 13), and the n-th draw of a stream is SplitMix64's n-th ou
     event if       (draw >> 11) < threshold, threshold = ceil(probability * 2^53)
 
 A link's name is absorbed as its UTF-8 bytes in little-endian words of eight bytes, padded with zeros; a MAC is the 48-bit
-number of its text form. All but the flow can be absorbed in advance: a program in the kernel needs the direction key,
-and per flow a start and n. Test vectors: tests/unit/fates/vectors.json.
+number of its text form. All words before those of the flow can be absorbed in advance: a program in the kernel needs the
+direction key, and for each flow a stream start and n. Test vectors: tests/unit/fates/vectors.json.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ DUPLICATE: Final = 3
 REORDER: Final = 4
 JITTER: Final = 5
 BITS: Final = 6
-"""Draw that starts the stream of bits to flip (`corruption`)."""
+"""The n-th draw of this stream is the start of the stream that chooses the bits to flip (`field_changes.choose_indexes`)."""
 TRANSITION: Final = 7
-"""Gilbert-Elliott: whether the state changes. Steps with the direction."""
+"""Gilbert-Elliott: whether the state changes. A stream of the direction, with a draw for each frame."""
 STATE_LOSS: Final = 8
-"""Gilbert-Elliott: whether the frame is lost in its state. Steps with the direction."""
+"""Gilbert-Elliott: whether the frame is lost in the current state. A stream of the direction, with a draw for each frame."""
 
 CERTAIN: Final = 1 << 53
 """The threshold of probability 1."""
@@ -74,15 +74,15 @@ def absorb(state: int, word: int) -> int:
 
 
 def threshold(probability: float) -> int:
-    """Convert a probability to the threshold for ``draw >> 11``. Exact: a float times 2^53 is not rounded, and a probability
-    above 0 never gives 0."""
+    """Convert a probability to the threshold for ``draw >> 11``. The conversion is exact: a float times 2^53 is not rounded,
+    and a probability above 0 never gives 0."""
     if not 0.0 <= probability <= 1.0:
         raise ValueError(f"probability must be 0 to 1, got {probability}")
     return math.ceil(probability * CERTAIN)
 
 
 def below(word: int, bound: int) -> int:
-    """Scale a draw to 0 to bound - 1, as the kernel's reciprocal_scale does; bound at most 2^32."""
+    """Scale a draw to a number from 0 to bound - 1, as the kernel's reciprocal_scale does. bound: at most 2^32."""
     return ((word >> 32) * bound) >> 32
 
 
@@ -97,25 +97,25 @@ def direction_key(seed: int, link: str, direction: str) -> int:
 
 
 def flow_words(ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the words of a flow to absorb. Of a field wider than 64 bits, the lowest 64 bits are used."""
+    """Return the words to absorb for a flow. Of a field wider than 64 bits, the lowest 64 bits are used."""
     return (destination << 16 | ethertype, source << 16 | len(fields), *[value & MASK for value in fields])
 
 
 def flow_start(
     key: int, ethertype: int, destination: bytes, source: bytes, fields: tuple[int, ...], stream: int
 ) -> int:
-    """Return the start of one of a flow's streams of draws. key: the direction's. destination, source: MACs; those of a
-    frame that is cut off are read as if zeros followed."""
+    """Return the start of one of a flow's streams of draws. key: key of the direction. destination, source: MACs; those of a
+    truncated frame are read as if zeros followed."""
     numbers = int.from_bytes(destination.ljust(6, b"\0"), "big"), int.from_bytes(source.ljust(6, b"\0"), "big")
     return chain(key, (*flow_words(ethertype, *numbers, fields), stream))
 
 
 def flow_key(key: int, ethertype: int, destination: int, source: int, fields: tuple[int, ...]) -> int:
-    """Return the state from which the hashes of one flow start. key: the direction's."""
+    """Return the state from which the hashes of one flow start. key: key of the direction."""
     return chain(key, flow_words(ethertype, destination, source, fields))
 
 
-with contextlib.suppress(ImportError):  # the compiled build has these in C, see `native_hash.c`
+with contextlib.suppress(ImportError):  # the compiled build has these functions in C, see `native_hash.c`
     from testbed.fates import native_hash
 
     chain, draw, flow_start = native_hash.chain, native_hash.draw, native_hash.flow_start

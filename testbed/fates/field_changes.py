@@ -25,17 +25,17 @@ class ChangeError(TestbedError, ValueError):
 def check_changes(fields: Fields, fate: Fate) -> None:
     """Check that each field that a fate changes may be changed, and that its value fits. Raises ChangeError."""
     for name, value in fate.sets:
-        field = changeable(fields, name, mend=fate.mend)
+        field = changeable_field(fields, name, mend=fate.mend)
         if not 0 <= value <= field.max_value:
             raise ChangeError(f"{name} must be 0 to {field.max_value:,} (0x{field.max_value:x}), got {value:,}")
     if fate.within:
-        field = changeable(fields, fate.within, mend=fate.mend)
+        field = changeable_field(fields, fate.within, mend=fate.mend)
         if fate.flips > (bits := field.max_value.bit_length()):
-            raise ChangeError(f"{fate.flips} bits of {fate.within}, which has {bits}")
+            raise ChangeError(f"{fate.flips} bits of {fate.within} cannot be flipped: it has {bits}")
 
 
-def changeable(fields: Fields, name: str, *, mend: bool) -> Field:
-    """Return a field that a rule may change. mend: checks are mended afterwards. Raises ChangeError."""
+def changeable_field(fields: Fields, name: str, *, mend: bool) -> Field:
+    """Return a field that a rule may change. mend: whether checks are recomputed afterwards. Raises ChangeError."""
     try:
         field = fields[name]
     except UnknownFieldError as error:
@@ -47,10 +47,11 @@ def changeable(fields: Fields, name: str, *, mend: bool) -> Field:
     return field
 
 
-def resolve(fate: Fate, fields: Fields, frame: bytes, located: Located, bits: int, n: int) -> Fate:
+def resolve(fate: Fate, fields: Fields, frame: bytes, located: Located, start: int, n: int) -> Fate:
     """Resolve a fate for one frame: choose the bits to flip, and leave out fields that the frame does not have.
 
-    bits, n: see `choose_bits`. The result is PASS if nothing is left. Raises ChangeError.
+    start: start of the flow's stream `fate_hash.BITS`. n: number of the frame in its flow. The result is PASS if the fate
+    has no effect on the frame. Raises ChangeError.
     """
     if fate.sets or fate.within:
         check_changes(fields, fate)
@@ -60,10 +61,10 @@ def resolve(fate: Fate, fields: Fields, frame: bytes, located: Located, bits: in
         if fate.within:
             bit_positions = _bits_of(fields, fate.within, frame, located)
             positions = tuple(
-                [bit_positions[chosen] for chosen in choose_indexes(bits, n, fate.flips, len(bit_positions))]
+                [bit_positions[chosen] for chosen in choose_indexes(start, n, fate.flips, len(bit_positions))]
             )
         else:
-            positions = choose_bits(bits, n, fate.flips, len(frame))
+            positions = choose_bits(start, n, fate.flips, len(frame))
         fate = replace(fate, flips=len(positions), positions=positions, within="")
     return fate if replace(fate, mend=False) != PASS else PASS
 
@@ -72,7 +73,7 @@ def apply_changes(fate: Fate, fields: Fields, frame: bytes, located: Located) ->
     """Apply a resolved fate's changes: set fields, flip bits, mend checks."""
     if fate.sets:
         raw = bytearray(frame)
-        # All fields are located before the first is set, since it may determine which fields the frame has.
+        # All fields are located before any is set: the value of one may determine which other fields the frame has.
         writes = [(name, value, fields.position(name)(frame, located)) for name, value in fate.sets]
         for name, value, offset in writes:
             if offset >= 0:
@@ -110,16 +111,16 @@ def _bits_of(fields: Fields, name: str, frame: bytes, located: Located) -> list[
 
 
 def choose_bits(start: int, n: int, flips: int, size: int) -> tuple[int, ...]:
-    """Choose the positions of the bits to flip, in order. start: start of the flow's stream for bits; size: bytes of the
+    """Choose the positions of the bits to flip, in order. start, n: see `resolve`. flips: number of bits. size: bytes of the
     frame."""
     return choose_indexes(start, n, flips, size * 8)
 
 
 def choose_indexes(start: int, n: int, flips: int, bits: int) -> tuple[int, ...]:
-    """Choose `flips` of `bits` bits; return their numbers in order.
+    """Choose `flips` of `bits` bits; return their indexes in order. start, n: see `resolve`.
 
-    The draws are those of a stream that starts at the n-th draw of the flow's stream. If a bit was chosen already, the next
-    bit that was not chosen is taken.
+    The draws are those of a stream that starts at the n-th draw of the flow's stream. If a bit has already been chosen, the
+    next free one is taken.
     """
     stream = fate_hash.draw(start, n)
     chosen: set[int] = set()
@@ -143,7 +144,7 @@ def flip_bits(frame: bytes, positions: tuple[int, ...]) -> bytes:
 __all__: Final = [
     "ChangeError",
     "apply_changes",
-    "changeable",
+    "changeable_field",
     "check_changes",
     "choose_bits",
     "flip_bits",

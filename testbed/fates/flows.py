@@ -5,11 +5,11 @@ numbers: the protocol number, and for TCP and UDP the lower of the two ports, ot
 lower port is the same in both directions of a connection, and usually the server's. Protocols on Ethernet declare the
 fields of their key when they register.
 
-A source route is skipped and not part of the flow, so that a frame is in the same flow on every link. If protocols share an
-EtherType, the first bytes of their headers, which distinguish them, are the key's first value.
+A source route is skipped, so that a frame belongs to the same flow on every link. If protocols share an EtherType, the first
+bytes of their headers, which distinguish them, are the key's first value.
 
-VLAN tags are skipped and not part of the flow: a kernel may carry the tag beside the frame, so that a program would get
-it on some datapaths only. An IEEE 802.3 length field counts as EtherType 0. No other bytes of a frame matter.
+VLAN tags are skipped as well: the kernel may carry the tag beside the frame, so that a program would see it on some
+datapaths only. An IEEE 802.3 length field counts as EtherType 0. No other bytes of a frame matter.
 """
 
 from __future__ import annotations
@@ -39,20 +39,19 @@ MAX_CACHED: Final = 1 << 18
 """Maximum number of entries of each cache from bytes to a flow; a full cache is cleared. Flows are never removed."""
 
 _MAX_KEY_GAP: Final = 4
-"""Maximum bytes between the Ethernet header and the end of a flow key for the cache by the frame's first bytes, which takes
-one slice and is faster than a cache with two slices."""
+"""Maximum bytes between the Ethernet header and the end of a flow key for which `Classifier.by_head` is used: its key is
+one slice of the frame, which is faster than the two slices of the other cache."""
 
 _TCP: Final = 6
 _UDP: Final = 17
 _WITH_PORTS: Final = frozenset({_TCP, _UDP})
-# A plain IPv4 frame: Ethernet header, version and header length, fragment, protocol, both ports.
+# A plain IPv4 frame, without tags and options: Ethernet header, version and header length, fragment, protocol, both ports.
 _PLAIN_IPV4: Final = struct.Struct("!14sB5xHxB10xI")
 _PLAIN_IPV4_SIZE: Final = _PLAIN_IPV4.size
-_IPV4_FIRST_BYTE: Final = IPV4 >> 8  # the EtherType's first
+_IPV4_FIRST_BYTE: Final = IPV4 >> 8  # of the EtherType
 _NO_OPTIONS: Final = 0x45  # version 4, a header of 20 bytes: the ports are at offset 34
 _IPV4: Final = IPV4.to_bytes(2, "big")
 _read_plain_ipv4: Final[Callable[[bytes], PlainFields]] = _PLAIN_IPV4.unpack_from
-_ETHERTYPE: Final = 12  # its offset, at the end of the Ethernet header
 
 
 class Flow(NamedTuple):
@@ -68,11 +67,11 @@ class Flow(NamedTuple):
         return f"0x{self.ethertype:04x} {_mac(self.source)} > {_mac(self.destination)}{key}"
 
 
-class Kind(NamedTuple):
+class FlowKind(NamedTuple):
     """The common part of flows that differ only in their addresses.
 
-    located: result of `locate` for their frames, at least for cached frames. tail: for flows identified by a frame's first
-    bytes, the bytes after the addresses; several tails may belong to one flow.
+    located: result of `locate` for their frames; frames with another result are not cached. tail: for flows in
+    `Classifier.by_head`, the bytes of the head after the addresses; a flow may have frames with other tails, too.
     """
 
     ethertype: int
@@ -82,15 +81,15 @@ class Kind(NamedTuple):
 
 
 class FlowEntry:
-    """A flow in its classifier: one object for all its frames, so that a direction's look-up only compares identities.
+    """A flow in its classifier: one object for all its frames, so that a direction looks it up by identity.
 
     destination, source: the MACs, as bytes objects shared by all flows. counted_once: marks of the directions that have
-    counted one frame of it.
+    counted exactly one frame of the flow (`Flows`).
     """
 
     __slots__ = ("_flow", "counted_once", "destination", "kind", "source")
 
-    def __init__(self, destination: bytes, source: bytes, kind: Kind) -> None:
+    def __init__(self, destination: bytes, source: bytes, kind: FlowKind) -> None:
         self.destination: Final = destination
         self.source: Final = source
         self.kind: Final = kind
@@ -106,7 +105,8 @@ class FlowEntry:
         return self._flow
 
     def start(self, key: int, stream: int) -> int:
-        """Return the start of the flow's stream of draws in a direction with that key."""
+        """Return the start of one of the flow's streams of draws. key: key of the direction. stream: such as
+        `fate_hash.LOSS`."""
         kind = self.kind
         return fate_hash.flow_start(key, kind.ethertype, self.destination, self.source, kind.key, stream)
 
@@ -114,8 +114,8 @@ class FlowEntry:
 class FlowCount:
     """A flow of a direction, the number n of its frames so far, and the starts of its streams of draws.
 
-    A start is computed when it is first read: most directions read at most one of the six. cell: where n is stored, if
-    counts are persistent.
+    A start is computed when it is first read: most directions read at most one of the six. epoch: number of times that the
+    direction has restarted its counts. cell: storage of n, if counts are persistent.
     """
 
     __slots__ = ("_entry", "_key", "_loss", "_starts", "cell", "epoch", "n")
@@ -158,11 +158,11 @@ Key = TypeVar("Key")
 
 
 class Classifier:
-    """Classifier of frames into flows, with caches. Directions with the same fields may share one."""
+    """Classifier of frames into flows, with caches. Directions that have the same fields may share a classifier."""
 
     __slots__ = (
         "_by_key", "_head_ethertypes", "_key_getters", "_kinds", "_known", "_macs", "_other_kinds", "_readers", "_tails",
-        "_uncached", "by_head", "by_port", "head",
+        "_uncached", "by_head", "by_port", "head_size",
     )  # fmt: skip
 
     def __init__(self, fields: Fields) -> None:
@@ -171,14 +171,14 @@ class Classifier:
         self._known: dict[Flow, FlowEntry] = {}
         # Values that many flows have in common, each stored once.
         self._macs: dict[bytes, bytes] = {}
-        self._other_kinds: dict[tuple[int, tuple[int, ...], Located], Kind] = {}
+        self._other_kinds: dict[tuple[int, tuple[int, ...], Located], FlowKind] = {}
         self.by_port: dict[PlainFields, FlowEntry] = {}
         """Cache of plain IPv4 frames."""
         self.by_head: dict[bytes, FlowEntry] = {}
-        """Cache of frames whose flow is identified by their first bytes (`head`). It also has all such flows, by their
-        addresses and their kind's tail."""
-        self._tails: dict[bytes, Kind] = {}  # of those flows
-        self._kinds: dict[tuple[int, tuple[int, ...]], Kind] = {}  # the same, by EtherType and key
+        """Cache of frames whose first `head_size` bytes identify their flow. It also contains all such flows, by their
+        addresses and the tail of their kind."""
+        self._tails: dict[bytes, FlowKind] = {}  # of those flows
+        self._kinds: dict[tuple[int, tuple[int, ...]], FlowKind] = {}  # the same, by EtherType and key
         self._by_key: dict[object, FlowEntry] = {}  # cache of frames by Ethernet header and the bytes of the flow key
         spans = {
             ethertype: by_begin
@@ -191,10 +191,11 @@ class Classifier:
             if set(by_begin) == {b""} and not fields.is_routed(ethertype)
         }
         ends = {ethertype: max(span.stop for span in of_key) for ethertype, of_key in plain.items()}
-        # One slice for all of these. A longer slice would include bytes that differ between frames of one flow.
-        end = min([ETHERNET_HEADER + _MAX_KEY_GAP, *ends.values()])
-        self._head_ethertypes = frozenset(ethertype for ethertype, own in ends.items() if own == end)
-        self.head: Final = end if self._head_ethertypes else ETHERNET_HEADER
+        # All EtherTypes of this cache have keys that end there. A longer slice would include bytes that differ between
+        # frames of one flow.
+        head_end = min([ETHERNET_HEADER + _MAX_KEY_GAP, *ends.values()])
+        self._head_ethertypes = frozenset(ethertype for ethertype, end in ends.items() if end == head_end)
+        self.head_size: Final = head_end if self._head_ethertypes else ETHERNET_HEADER
         self._key_getters: dict[int, Callable[[bytes], object]] = {
             ethertype: itemgetter(slice(0, ETHERNET_HEADER), *plain[ethertype])
             if ethertype in plain
@@ -228,7 +229,7 @@ class Classifier:
                 return self._look_up(self.by_port, plain_fields, frame)
         ethertype = int.from_bytes(frame[12:14], "big")
         if ethertype in self._head_ethertypes:
-            head = frame[: self.head]
+            head = frame[: self.head_size]
             entry = self.by_head.get(head) or self._find_by_head(head, frame)
             return entry, entry.kind.located
         take = self._key_getters.get(ethertype)
@@ -243,7 +244,7 @@ class Classifier:
         if entry is not None:
             return entry, entry.kind.located
         entry, located = self._find(frame)
-        if entry.kind.located == located:  # otherwise the flow has frames with and without tags, or options
+        if entry.kind.located == located:  # not equal if the flow has frames with and without tags or options
             if len(shortcut) >= MAX_CACHED:
                 shortcut.clear()
             shortcut[key] = entry
@@ -259,7 +260,7 @@ class Classifier:
             ethertype, key = flow.ethertype, flow.key
             kind = self._other_kinds.get((ethertype, key, located))
             if kind is None:
-                kind = Kind(ethertype, key, located)
+                kind = FlowKind(ethertype, key, located)
                 self._other_kinds[ethertype, key, located] = kind
             entry = self._known[flow] = FlowEntry(self.mac(frame[:6]), self.mac(frame[6:12]), kind)
         return entry, located
@@ -267,7 +268,7 @@ class Classifier:
     def _find_by_head(self, head: bytes, frame: bytes) -> FlowEntry:
         """Return the flow of a frame whose first bytes, `head`, are not cached.
 
-        In all-to-all traffic there are as many flows as frames, so that their common part is computed only once.
+        All-to-all traffic has nearly as many flows as frames. So the part that flows have in common is computed only once.
         """
         tail = head[12:]
         kind = self._tails.get(tail)
@@ -286,12 +287,12 @@ class Classifier:
             shortcuts[head] = entry
         return entry
 
-    def _kind(self, tail: bytes, frame: bytes) -> Kind:
+    def _kind(self, tail: bytes, frame: bytes) -> FlowKind:
         located = locate(frame)
         flow = flow_of(frame, self._readers, located)
         kind = self._kinds.get((flow.ethertype, flow.key))
         if kind is None:
-            kind = Kind(flow.ethertype, flow.key, located, tail)
+            kind = FlowKind(flow.ethertype, flow.key, located, tail)
             self._kinds[flow.ethertype, flow.key] = kind
         if len(self._tails) < MAX_CACHED:
             self._tails[tail] = kind
@@ -301,19 +302,20 @@ class Classifier:
 class Flows:
     """The flows of one direction since its impairment was set.
 
-    In all-to-all traffic there are nearly as many flows as frames. So of a flow's first frame only a mark is stored, in the
-    flow's list of them, which takes less memory than an entry in each direction.
+    All-to-all traffic has nearly as many flows as frames. So the first frame of a flow only adds the direction's mark to
+    `FlowEntry.counted_once`, which takes less memory than an entry in each direction.
     """
 
     __slots__ = (
-        "_by_head", "_by_port", "_counted", "_epoch", "_find", "_head", "_key", "_mark", "_tallies", "_within",
+        "_by_head", "_by_port", "_counted", "_epoch", "_find", "_head_size", "_key", "_mark", "_tallies", "_within",
     )  # fmt: skip
 
     def __init__(
         self, key: int, classifier: Classifier, epoch: int = 0, tallies: Tallies | None = None, within: int = 0
     ) -> None:
-        """key: the direction's, see `fate_hash.direction_key`. epoch: number of times that the direction has restarted its
-        counts. tallies: where flows' counts are stored, as parts of the count with index `within`; None: in memory."""
+        """key: key of the direction (`fate_hash.direction_key`). epoch: number of times that the direction has restarted its
+        counts. tallies: persistent storage of the flows' counts, as parts of the count with index `within`; None: the counts
+        are in memory."""
         self._tallies = tallies
         self._within = within
         self._key = key
@@ -321,17 +323,17 @@ class Flows:
         self._find = classifier.find
         self._by_port = classifier.by_port
         self._by_head = classifier.by_head
-        self._head = classifier.head
+        self._head_size = classifier.head_size
         self._counted: dict[FlowEntry, FlowCount] = {}
         self._mark: Final = object()
 
     def count(self, frame: bytes) -> tuple[FlowCount, Located]:
-        """Count a frame; return its flow with its n, this frame included, and the result of `locate`. The flow is valid
-        until the next call."""
+        """Count a frame; return its flow, whose n includes this frame, and the result of `locate`. The returned count is
+        valid until the next call."""
         if len(frame) >= _PLAIN_IPV4_SIZE and frame[12] == _IPV4_FIRST_BYTE:  # saves a call for plain IPv4 frames
             entry = self._by_port.get(_read_plain_ipv4(frame))
         else:
-            entry = self._by_head.get(frame[: self._head])
+            entry = self._by_head.get(frame[: self._head_size])
         if entry is not None:
             located = entry.kind.located
         else:
@@ -353,7 +355,7 @@ class Flows:
         return count, located
 
     def count_more(self, count: FlowCount, frames: int) -> None:
-        """Count further frames of a flow, after a frame that was counted."""
+        """Count further frames of a flow, after `count` has counted a frame of it. frames: their number."""
         count.n += frames
         if self._tallies is not None:
             numbers, index = count.cell
@@ -368,9 +370,9 @@ class Flows:
 
 
 def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | None = None) -> Flow:
-    """Determine the flow of a frame from its bytes. readers: of `Fields.flow_readers`; a field that is not in the frame
-    counts as 0. A frame shorter than its Ethernet header is read as if zeros followed. located: the result of `locate`, if
-    it is known."""
+    """Determine the flow of a frame from its bytes. readers: result of `Fields.flow_readers`; a field that is not in the
+    frame counts as 0. A frame shorter than its Ethernet header is read as if zeros followed. located: the result of
+    `locate`, if it is known."""
     located = located or locate(frame)
     ethertype = located[0]
     destination = int.from_bytes(frame[:6].ljust(6, b"\0"), "big")
@@ -388,8 +390,8 @@ def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | 
 
 
 def _key_getter(spans: Mapping[bytes, tuple[slice, ...]], routed: bool) -> Callable[[bytes], object]:
-    """Make a function that gets a cache key from a frame, skipping a source route: the Ethernet header, and of the header
-    after it the first bytes, if they identify a protocol, and the bytes of the protocol's spans."""
+    """Make a function that extracts a cache key from a frame: the Ethernet header and, after a source route, the first bytes
+    of the next header, if they identify a protocol, and the bytes of that protocol's spans."""
     size = max(map(len, spans))
     getters = {begins: _getter(len(begins), slices) for begins, slices in spans.items()}
     default_getter = getters.get(b"", _nothing)
@@ -407,7 +409,8 @@ def _key_getter(spans: Mapping[bytes, tuple[slice, ...]], routed: bool) -> Calla
 
 
 def _getter(begins: int, spans: tuple[slice, ...]) -> Callable[[bytes], object]:
-    """Make a function that gets the first bytes of a header and the bytes of its spans."""
+    """Make a function that extracts the first bytes of a header and the bytes of its spans. begins: number of first bytes.
+    spans: slices of the frame."""
     header_spans = [slice(span.start - ETHERNET_HEADER, span.stop - ETHERNET_HEADER) for span in spans]
     return itemgetter(slice(0, begins), *header_spans)
 

@@ -1,26 +1,26 @@
 """Positions of header fields in a frame: name -> header, offset, width, mask, guard.
 
-A header begins at the frame's first byte ("link"), after the addresses if the frame is tagged ("tag"), after the
-EtherType ("network", wherever tags have moved it to), or after an IP header ("transport"). A frame's network or transport
-header is identified by its EtherType or IP protocol number. Another protocol adds its fields as plain data, so that its
-code does not depend on this package:
+A header begins at the frame's first byte (layer "link"), after the EtherType of a tag ("tag"), after the frame's EtherType
+("network"; tags shift it), or after an IP header ("transport"). The EtherType or the IP protocol number identifies the
+network or transport header. Another protocol registers its fields as plain data, so that its code does not depend on this
+package:
 
     fields.register("emp", ethertype=0x88B5, fields={"type": (0, 1), "id": (2, 4, 0x00FFFFFF, [("type", 3)])},
                     flow=["type"])
 
 A protocol of a source-routed network is registered with routed=True: its header follows the remaining route on the link. The
-bytes of a route have their top bit set, the header's first byte does not (Myrinet, ANSI/VITA 26-1998).
+bytes of a route have their top bit set; the header's first byte does not (Myrinet, ANSI/VITA 26-1998).
 
-Several protocols may share an EtherType. Each then declares the first bytes of its header (such as a Myrinet packet's type),
-all of the same length; one more protocol without first bytes may describe their common fields. A protocol that cannot be
-identified by its frames, but by the network's set-up (ATM's circuits), names the header below it. The offsets of its fields
-are relative to that header's first byte, and its frames have that header's flows.
+Several protocols may share an EtherType. Each then declares the first bytes of its header, such as a Myrinet packet's type;
+all have the same number of them. One more protocol without first bytes may describe the common fields. A protocol that is
+identified not by its frames but by the configuration of the network (ATM's circuits) names the header below it. The offsets
+of its fields are relative to the first byte of that header, and its frames have the flows of that header.
 
-A protocol whose frames have a check (a CRC, a checksum) declares its field and the function that recomputes it, so that
-rules can change a frame and leave it valid.
+A protocol whose frames have a check (a CRC, a checksum) declares the check's field and the function that recomputes it, so
+that a rule can change a frame and leave it valid.
 
-offset: bytes from the header's first byte. width: bytes, big-endian. mask: the field's bits, shifted down to bit 0. guard:
-other fields of the header and the values that they must have for this field to be present.
+offset: bytes from the header's first byte. width: bytes, big-endian. mask: bits of the field; the value is shifted down to
+bit 0. guard: other fields of the header, with the values that they must have for this field to be present.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ Kind = Literal["number", "mac", "ipv4", "ipv6"]
 Reader = Callable[[bytes, Located], int]
 """Returns a field's value in a located frame, or -1 if the frame does not have the field."""
 Mender = Callable[[bytes, int], bytes]
-"""Returns a frame without tags, with the checks of its header recomputed. Arguments: the frame, and the offset of the
-header, which a source route may have moved. A frame too short for them is returned unchanged."""
+"""Recomputes the checks of a header in a frame without tags, and returns the frame. Arguments: the frame, and the offset of
+the header, which a source route may have shifted. A frame too short for the checks is returned unchanged."""
 FlowReader = Callable[[bytes, Located], tuple[int, ...]]
-"""Returns the values of a frame's flow key, which distinguish its flow from others of its EtherType and addresses."""
+"""Returns the values of a frame's flow key, which distinguish its flow from others with its EtherType and addresses."""
 
 NOT_LOCATED: Final[Located] = (-1, -1, -1, -1)
 ETHERNET_HEADER: Final = 14
@@ -57,15 +57,17 @@ ROUTE_BYTE: Final = 0x80
 MAX_HOPS: Final = 64
 """Maximum bytes of a source route that are skipped."""
 MIN_ETHERTYPE: Final = 0x0600
-"""Below it the two bytes are a length (IEEE 802.3, 3.2.6)."""
+"""Smaller values in the EtherType's place are a length (IEEE 802.3, 3.2.6)."""
 _IPV4_HEADER: Final = 20
 _IPV6_HEADER: Final = 40
 MAX_WIDTH: Final = 16
+"""Maximum bytes of a field."""
 
 
 def locate(frame: bytes) -> Located:
-    """Find the offsets of a frame's headers. There is no transport header after a truncated or invalid IP header, in a
-    fragment other than the first, and after IPv6 extension headers."""
+    """Find the offsets of a frame's headers. A frame has no transport header if its IP header is truncated or invalid, or if
+    it is a fragment other than the first. After IPv6 extension headers none is found: the protocol number is that of the
+    first extension header."""
     size = len(frame)
     if size < ETHERNET_HEADER:
         return NOT_LOCATED
@@ -103,8 +105,9 @@ def skip_route(frame: bytes, begin: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A header: its layer, and its EtherType or IP protocol number. routed: it follows a source route. begins: its first
-    bytes, if protocols share the EtherType. above: the header below it, if first bytes do not distinguish them."""
+    """A header. number: the EtherType or IP protocol number that identifies it. routed: it follows a source route. begins:
+    its first bytes, if protocols share the EtherType. above: name of the header below it, if first bytes do not distinguish
+    the two."""
 
     name: str
     layer: Layer
@@ -114,7 +117,7 @@ class Header:
     above: str = ""
 
     def finder(self) -> Reader:
-        """Make a reader of the header's offset in a frame, or -1."""
+        """Make a reader of the header's offset in a frame; it returns -1 if the frame does not have the header."""
         number, layer = self.number, self.layer
         if self.routed or self.begins:
             routed, begins = self.routed, self.begins
@@ -142,8 +145,8 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field. guard: pairs of a field's full name and the value that it must have. names: pairs of a value's name and the
-    value."""
+    """A field of a header; see the module. guard: pairs of a field's full name and the value that it must have. names: pairs
+    of a value's name and the value."""
 
     name: str
     header: Header
@@ -162,6 +165,7 @@ class Field:
 
     @property
     def shift(self) -> int:
+        """Number of bits below the field's lowest bit."""
         return (self.mask & -self.mask).bit_length() - 1 if self.mask else 0
 
 
@@ -237,29 +241,33 @@ class Fields:
         fields: name -> offset, width and optionally mask and guard, see the module. flow: names of the fields of the
         protocol's flow key. routed: a source route may precede the header. begins: the header's first bytes, if protocols
         share the EtherType. above: the header below it, see the module. names: field -> value -> the value's name.
-        check: the field that is computed from the rest of the frame. mended: computes it. Raises ValueError for an
-        invalid name, EtherType or field; nothing has been added then.
+        check: name of the field that is computed from the rest of the frame. mended: computes that field. Raises ValueError
+        for an invalid name, EtherType or field; nothing has been added then.
         """
         updated = self.copy()
         header = Header(protocol, "network", ethertype, routed, begins, above)
         updated._add_header(header)
         for name, layout in fields.items():
-            field = _field(header, name, layout)
+            field = _make_field(header, name, layout)
             value_names = tuple([(text, value) for value, text in names.get(name, {}).items()])
             updated._add_field(replace(field, names=value_names))
         for field in updated._fields.values():
-            for name_of_guard, _ in field.guard:
-                if name_of_guard not in updated._fields:
-                    raise ValueError(f"{field.name}: its guard names {name_of_guard!r}, which is not a field")
+            for guard_name, _ in field.guard:
+                if guard_name not in updated._fields:
+                    raise ValueError(f"{field.name}: its guard names {guard_name!r}, which is not a field")
         for name in flow:
             if f"{protocol}.{name}" not in updated._fields:
                 raise ValueError(f"{protocol}: its flow key names {name!r}, which is not one of its fields")
         if above and flow:
-            raise ValueError(f"{protocol}: its flows are those of {above}, on which it stands: it has no flow key")
+            raise ValueError(
+                f"{protocol}: its flows are those of {above}, the header below it: it must have no flow key"
+            )
         if not above:
             updated._flows[ethertype, begins] = tuple(f"{protocol}.{name}" for name in flow)
         if check and (f"{protocol}.{check}" not in updated._fields or mended is None):
-            raise ValueError(f"{protocol}: its check {check!r} is not one of its fields, or no function computes it")
+            raise ValueError(
+                f"{protocol}: its check {check!r} must be one of its fields, and needs a function `mended`"
+            )
         self._headers, self._fields, self._flows = updated._headers, updated._fields, updated._flows
         if check:
             self._checks[f"{protocol}.{check}"] = protocol
@@ -283,8 +291,8 @@ class Fields:
         return header.layer in ("link", "tag") or header.name in {*self._menders, *self._checks.values(), *_CHECKED}
 
     def mend(self, frame: bytes, located: Located) -> bytes:
-        """Recompute the checks of the protocol above Ethernet in a frame. Protocols with first bytes come before the
-        protocol of their common fields, whose check covers theirs."""
+        """Recompute the checks of the protocol above Ethernet in a frame. The check of a protocol with first bytes comes
+        before that of the common fields, which covers it."""
         network = located[1]
         headers = [header for header in self._headers.values() if header.name in self._menders]
         for header in sorted(headers, key=lambda header: not header.begins):
@@ -297,8 +305,8 @@ class Fields:
         return frame
 
     def flow_readers(self) -> dict[int, FlowReader]:
-        """Make the readers of flow keys by EtherType. For a protocol that shares its EtherType the first bytes of its header
-        are the first value, as a number."""
+        """Make the readers of flow keys, by EtherType. If protocols share an EtherType, the first value of the key is the
+        number in the first bytes of the header."""
         return {ethertype: self._flow_reader(ethertype) for ethertype in self.flow_ethertypes()}
 
     def _flow_reader(self, ethertype: int) -> FlowReader:
@@ -327,16 +335,16 @@ class Fields:
         return {ethertype for (ethertype, begins), names in self._flows.items() if names or begins}
 
     def flow_spans(self, ethertype: int) -> dict[bytes, tuple[slice, ...]]:
-        """Return the slices of a frame that have the flow key, by the first bytes of the EtherType's headers; empty if a
-        field of a key has a guard. The frame has no tags and no source route."""
+        """Return the slices of a frame that contain the flow key, by the first bytes of the EtherType's headers; empty if a
+        field of a key has a guard. They apply to frames without tags and without a source route."""
         spans = {}
         for (number, begins), names in self._flows.items():
             if number == ethertype:
                 fields = [self._fields[name] for name in names]
                 if any(field.guard for field in fields):
                     return {}
-                spans_of_fields = [(ETHERNET_HEADER + field.offset, field.width) for field in fields]
-                spans[begins] = tuple([slice(begin, begin + width) for begin, width in spans_of_fields])
+                offsets = [(ETHERNET_HEADER + field.offset, field.width) for field in fields]
+                spans[begins] = tuple([slice(begin, begin + width) for begin, width in offsets])
         return spans
 
     def is_routed(self, ethertype: int) -> bool:
@@ -352,11 +360,11 @@ class Fields:
         return dict(self._flows)
 
     def presence(self, header: str) -> Reader:
-        """Make a reader of a header's offset, or -1 if the frame does not have the header."""
+        """Make a reader of a header's offset; it returns -1 if the frame does not have the header."""
         return self._headers[header].finder()
 
     def position(self, name: str) -> Reader:
-        """Return a reader of the offset of a field's first byte, or -1 if the frame does not have the field. Raises
+        """Return a reader of the offset of a field's first byte; it returns -1 if the frame does not have the field. Raises
         UnknownFieldError."""
         reader = self._positions.get(name)
         if reader is None:
@@ -385,7 +393,7 @@ class Fields:
             raw = frame[begin : begin + width]
             return (int.from_bytes(raw, "big") & mask) >> shift if len(raw) == width else -1
 
-        guards = [(self.reader(other), value) for other, value in field.guard]
+        guards = [(self.reader(guard_name), value) for guard_name, value in field.guard]
         if not guards:
             return read
 
@@ -399,35 +407,37 @@ class Fields:
 
     def _add_header(self, header: Header) -> None:
         if header.name in self._headers:
-            raise ValueError(f"there are fields of {header.name!r} already")
+            raise ValueError(f"a header {header.name!r} is already registered")
         if not header.name.isidentifier():
-            raise ValueError(f"{header.name!r} is not a name of letters, digits and '_'")
-        for other in self._headers.values():
-            is_same_number = (other.layer, other.number) == (header.layer, header.number)
+            raise ValueError(f"the name of a header must have letters, digits and '_' only, got {header.name!r}")
+        for peer in self._headers.values():
+            is_same_number = (peer.layer, peer.number) == (header.layer, header.number)
             if header.layer in ("network", "transport") and is_same_number:
-                _check_shared(header, other)
+                _check_shared(header, peer)
         if header.layer == "network" and not MIN_ETHERTYPE <= header.number <= 0xFFFF:
             raise ValueError(f"{header.name}: 0x{header.number:x} is not an EtherType")
         self._headers[header.name] = header
 
     def _add_field(self, field: Field) -> None:
         if not all(part.isidentifier() for part in field.name.split(".")):
-            raise ValueError(f"{field.name!r} is not a name of letters, digits and '_'")
+            raise ValueError(f"the name of a field must have letters, digits and '_' only, got {field.name!r}")
         if field.name in self._fields:
-            raise ValueError(f"there is a field {field.name!r} already")
+            raise ValueError(f"a field {field.name!r} is already registered")
         if not 0 < field.width <= MAX_WIDTH or field.offset < 0 or not 0 <= field.mask < 1 << 8 * field.width:
             raise ValueError(
-                f"{field.name}: an offset of 0 or more, a width of 1 to {MAX_WIDTH} bytes and a mask within it"
+                f"{field.name}: the offset must be 0 or more, the width 1 to {MAX_WIDTH} bytes, and the mask within the "
+                f"width, got {field.offset}, {field.width} and 0x{field.mask:x}"
             )
         self._fields[field.name] = field
 
 
 class SharedNumberError(ValueError):
-    """Two headers have the same number and cannot be distinguished. other: the other header's name. reason: a phrase."""
+    """Two headers have the same number and cannot be distinguished. peer: name of the header that was registered first.
+    reason: a phrase."""
 
-    def __init__(self, header: Header, other: Header, reason: str) -> None:
-        super().__init__(f"{header.name}: {other.name} has the number 0x{header.number:04x}, too: {reason}")
-        self.other = other.name
+    def __init__(self, header: Header, peer: Header, reason: str) -> None:
+        super().__init__(f"{header.name}: {peer.name} has the number 0x{header.number:04x}, too: {reason}")
+        self.peer = peer.name
         self.reason = reason
 
 
@@ -442,11 +452,11 @@ def _check_shared(header: Header, peer: Header) -> None:
         raise SharedNumberError(header, peer, "one follows a source route, the other does not")
     if header.begins and peer.begins and len(header.begins) != len(peer.begins):
         sizes = f"{len(header.begins)} and {len(peer.begins)} bytes"
-        raise SharedNumberError(header, peer, f"they begin with {sizes}, and not with as many")
+        raise SharedNumberError(header, peer, f"their BEGINS must have equal lengths, got {sizes}")
 
 
 _CHECKED: Final = ("ipv6",)
-"""Headers without a check whose fields are covered by checks of following headers."""
+"""Headers that have no check, but are covered by the check of a following header."""
 
 FRAME_LENGTH: Final = "frame.len"
 """Name of a field outside any header: the frame's length, without a frame check sequence."""
@@ -456,9 +466,12 @@ def _length(frame: bytes, _: Located) -> int:
     return len(frame)
 
 
-def _field(header: Header, name: str, layout: Sequence[object]) -> Field:
-    """Make a field from a protocol's plain data."""
-    error = ValueError(f"{header.name}.{name}: offset, width, mask and pairs of a field and its value, not {layout!r}")
+def _make_field(header: Header, name: str, layout: Sequence[object]) -> Field:
+    """Make a field from a protocol's plain data. Raises ValueError."""
+    error = ValueError(
+        f"{header.name}.{name}: must be offset, width, mask and guard, which is pairs of a field and its value, "
+        f"got {layout!r}"
+    )
     defaults: tuple[object, ...] = (0, 0, 0, ())
     if len(layout) > len(defaults):
         raise error

@@ -1,4 +1,4 @@
-"""The headers from Ethernet to TCP and their fields, named as in Scapy and Wireshark: ``eth.type``, ``tcp.dport``.
+"""The headers from Ethernet to TCP and UDP and their fields, named as in Scapy and Wireshark: ``eth.type``, ``tcp.dport``.
 
 From IEEE 802.3 and 802.1Q, RFC 826 (ARP), 791 (IPv4), 8200 (IPv6), 792 (ICMP), 768 (UDP) and 9293 (TCP).
 """
@@ -20,7 +20,7 @@ TCP: Final = Header("tcp", "transport", 6)
 UDP: Final = Header("udp", "transport", 17)
 ICMP6: Final = Header("icmpv6", "transport", 58)
 
-# header, name, offset, width, mask, kind
+# Header, name, offset in bytes, width in bytes, mask (0: all bits), kind.
 _TABLE: Final[tuple[tuple[Header, str, int, int, int, Kind], ...]] = (
     (ETH, "dst", 0, 6, 0, "mac"),
     (ETH, "src", 6, 6, 0, "mac"),
@@ -83,8 +83,8 @@ _TABLE: Final[tuple[tuple[Header, str, int, int, int, Kind], ...]] = (
 def standard_fields() -> Fields:
     """Return the standard fields; protocols can register theirs in the result.
 
-    ``eth.type`` is the EtherType after the addresses; in a tagged frame, it is the TPID. ``vlan.*`` is the outermost tag;
-    headers are found after up to two tags.
+    ``eth.type`` is the EtherType after the addresses; in a tagged frame, it is the TPID. ``vlan.*`` are fields of the
+    outermost tag. Headers are found after up to two tags.
     """
     fields = [
         Field(f"{header.name}.{name}", header, offset, width, mask, kind)

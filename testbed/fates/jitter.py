@@ -1,16 +1,16 @@
-"""Jitter, the deviation of a frame's delay: uniform, normal, pareto, a table or a trace.
+"""Jitter, the deviation of a frame's delay: uniform, normal, Pareto, a table or a trace.
 
-A table has quantiles of a distribution with mean 0 and spread 1 in units of 1/8192, in any order. The draw selects one of
+A table has quantiles of a distribution with mean 0 and spread 1 in units of 1/8192, in any order. A draw selects one of
 them, which is multiplied by the jitter. This is netem's method and file format (``/usr/lib/tc/*.dist``), and "pareto" is
 netem's table: shape 3, cut off at +4. "normal" has 4096 quantiles, the outermost at 3.67 standard deviations. "uniform" is
-exact: every nanosecond from -jitter to +jitter has the same probability.
+exact: every whole number of nanoseconds from -jitter to +jitter has an equal probability.
 
 Frames keep their order, except those that `reorder` chooses: a frame waits for an earlier one that was delayed more. So the
-mean is above the delay if frames are closer than the jitter. In units of the jitter, uniform: by 0.04 if frames are one
-jitter apart, 0.16 at a half, 0.52 at a tenth, 0.83 at a hundredth; normal: 0.21, 0.48, 1.2, 2.1.
+mean delay exceeds the configured one if frames are closer together than the jitter. The excess, in units of the jitter, is
+for frames that are 1, 1/2, 1/10 and 1/100 of the jitter apart: uniform 0.04, 0.16, 0.52, 0.83; normal 0.21, 0.48, 1.2, 2.1.
 
-A trace has one duration per line (``1.5ms``, ``0``), which is added to the delay of the direction's n-th frame; after the
-last line it starts from the beginning.
+A trace has one duration per line (``1.5ms``, ``0``). The n-th is added to the delay of the direction's n-th frame; after the
+last line the trace starts again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from testbed.spec.problems import format_value
 from testbed.spec.units import parse_duration
 
 SCALE: Final = 8192
-"""NETEM_DIST_SCALE."""
+"""Value of a table that stands for 1 (netem's NETEM_DIST_SCALE)."""
 
 TABLE_SIZE: Final = 4096
 _MAX_VALUE: Final = 32767
@@ -35,7 +35,7 @@ _MAX_ENTRIES: Final = 65_536
 
 
 class Jitter:
-    """Nanoseconds added to the delay, drawn from a table or a uniform distribution."""
+    """Distribution of the nanoseconds added to the delay, by a table or uniform. spread: the jitter, ns."""
 
     __slots__ = ("_size", "_spread", "_table", "_width")
 
@@ -81,7 +81,7 @@ def normal_table() -> tuple[int, ...]:
 
 @functools.cache
 def pareto_table() -> tuple[int, ...]:
-    """Compute quantiles of a Pareto distribution of shape 3, moved to mean 0 and scaled as in netem's table."""
+    """Compute quantiles of a Pareto distribution of shape 3, shifted to mean 0 and scaled as in netem's table."""
     values = [(1 / (index / TABLE_SIZE) ** (1 / 3) - 1.5) * 4 / 3 * SCALE for index in range(TABLE_SIZE, 0, -1)]
     return tuple(min(round(value), _MAX_VALUE) for value in values)
 
@@ -109,7 +109,8 @@ def parse_table(text: str, source: str) -> tuple[int, ...]:
 
 @functools.lru_cache(maxsize=64)
 def parse_trace(text: str, source: str) -> tuple[int, ...]:
-    """Parse a jitter trace, a duration with its unit in every line, to nanoseconds. Raises BrokenFileError."""
+    """Parse a jitter trace, which has a duration with its unit in every line; return nanoseconds. Raises
+    BrokenFileError."""
     trace: list[int] = []
     for number, line in lines(text):
         try:

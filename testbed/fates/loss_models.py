@@ -12,8 +12,9 @@ from testbed.spec.losses import parse_pattern
 class GilbertElliott:
     """A good and a bad state, each with a probability of loss (Gilbert 1960, Elliott 1963), as netem's gemodel.
 
-    It starts in the good state. The current state decides on a frame, then the state steps. The mean length of the bad state
-    is 1/r frames; the share of losses is (p * (1-h) + r * (1-k)) / (p + r).
+    The model starts in the good state. For each frame, the current state decides on the loss, and then the state may change:
+    from good to bad with probability p, from bad to good with r. 1-h and 1-k are the probabilities of loss in the bad and in
+    the good state. The bad state lasts 1/r frames on average; the share of losses is (p * (1-h) + r * (1-k)) / (p + r).
     """
 
     __slots__ = (
@@ -27,7 +28,7 @@ class GilbertElliott:
     )
 
     def __init__(self, parameters: tuple[float, ...], key: int) -> None:
-        """parameters: p, r, 1-h, 1-k. key: the direction's."""
+        """parameters: p, r, 1-h, 1-k. key: key of the direction (`fate_hash.direction_key`)."""
         p, r, loss_when_bad, loss_when_good = parameters
         self._bad_threshold, self._good_threshold = fate_hash.threshold(p), fate_hash.threshold(r)
         self._loss_when_bad, self._loss_when_good = (

@@ -1,8 +1,7 @@
-/* The hash's steps, native: the compiled build's `chain`, `draw` and `flow_start`.
+/* `chain`, `draw` and `flow_start` of the fate hash, for the compiled build.
 
-   `testbed/fates/fate_hash.py` has the same functions in Python, with their documentation; tests hold both
-   against each other. Python's integers of more than 30 bits are objects with several digits, so that a step takes them
-   a third of a microsecond.
+   `testbed/fates/fate_hash.py` has these functions in Python, with their documentation; tests compare both. In Python a step
+   takes a third of a microsecond, because integers of more than 30 bits have several digits.
 
    Only the stable ABI of Python 3.11 is used. */
 
@@ -19,7 +18,7 @@ static uint64_t mix64(uint64_t word)
     return word ^ word >> 31;
 }
 
-/* Read a word of 64 bits. -1: it is none, and the error is set. */
+/* Read a word of 64 bits. Returns -1, with the error set, if the number is not one. */
 static int read_word(PyObject *number, uint64_t *word)
 {
     *word = PyLong_AsUnsignedLongLong(number);
@@ -44,7 +43,7 @@ static int check_tuple(const char *name, PyObject *words)
     return -1;
 }
 
-/* Read an address of 6 bytes; if it has less, zeros follow. -1: it is none, and the error is set. */
+/* Read a MAC; one of less than 6 bytes is padded with zeros. Returns -1, with the error set, if it is not one. */
 static int read_address(PyObject *bytes, uint64_t *address)
 {
     char *octets;
@@ -97,7 +96,7 @@ static PyObject *flow_start(PyObject *module, PyObject *const *arguments, Py_ssi
     state = absorb(state, destination << 16 | ethertype);
     state = absorb(state, source << 16 | (uint64_t)count);
     for (Py_ssize_t i = 0; i < count; i++) {
-        uint64_t word = PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(arguments[4], i)); /* of a wider field, the lowest 64 */
+        uint64_t word = PyLong_AsUnsignedLongLongMask(PyTuple_GetItem(arguments[4], i)); /* the lowest 64 bits */
         if (word == (uint64_t)-1 && PyErr_Occurred())
             return NULL;
         state = absorb(state, word);

@@ -23,8 +23,8 @@ class Fate:
 
     delay: nanoseconds added to the direction's delay; later frames may overtake. flips: number of bits to flip.
     positions: positions of these bits, if already chosen; bit 0 is the most significant bit of the first byte. duplicate:
-    the frame arrives twice. reorder: it skips the direction's delay. sets: names of fields and their new values. within:
-    name of the field whose bits are flipped; empty: any bits of the frame. mend: checksums and CRCs are recomputed
+    the frame arrives twice. reorder: the frame skips the direction's delay. sets: names of fields and their new values.
+    within: name of the field whose bits are flipped; empty: any bits of the frame. mend: checksums and CRCs are recomputed
     afterwards.
     """
 
@@ -76,21 +76,21 @@ def delay(nanoseconds: int) -> Fate:
 
 
 def corrupt(bits: int = 1, within: str = "", *, mend: bool = False) -> Fate:
-    """Make the fate of a frame of which `bits` bits, chosen by the hash, are flipped. within: name of a field, to flip only
-    its bits. mend: recompute checksums and CRCs."""
+    """Make the fate of a frame with `bits` flipped bits, which the hash chooses. within: name of a field, to flip only bits
+    of that field. mend: recompute checksums and CRCs."""
     if bits <= 0:
         raise ValueError(f"bits must be more than 0, got {bits}")
     return Fate(flips=bits, within=within, mend=mend)
 
 
 def set_fields(values: Mapping[str, int], *, mend: bool = True) -> Fate:
-    """Make the fate of a frame of which fields are set; fields that the frame does not have are ignored.
+    """Make the fate of a frame in which fields are set; fields that the frame does not have are ignored.
 
-    values: by the field's name, ``{"emp.tag": 7}``. mend: recompute checksums and CRCs, so that the frame is valid with
+    values: by name of the field, ``{"emp.tag": 7}``. mend: recompute checksums and CRCs, so that the frame is valid with
     different contents; otherwise a receiver that checks them discards it.
     """
     if not values:
-        raise ValueError("no field to set")
+        raise ValueError("values must have at least one field to set")
     return Fate(sets=tuple(values.items()), mend=mend)
 
 
@@ -107,7 +107,7 @@ REORDERING: Final = "reorder"
 @dataclass(frozen=True, slots=True)
 class Record:
     """A logged fate. n: the frame's number in its flow, from 1. epoch: number of times that the direction has restarted its
-    counts, since its impairment was changed. cause: see above. detail: a rule's text."""
+    counts because its impairment was changed. cause: `RULE`, `LOSS` or another of these constants. detail: a rule's text."""
 
     link: str
     direction: str
@@ -119,7 +119,7 @@ class Record:
     detail: str = ""
 
     def to_line(self) -> str:
-        """Format as one line of JSON, equal for equal records."""
+        """Format the record as one line of JSON. Equal records have equal lines."""
         location = _location_json(self.link, self.direction, self.epoch, self.flow)
         return f'{location}, "n": {self.n}, {_fate_json(self.cause, self.fate, self.detail)}'
 
@@ -171,12 +171,12 @@ def _describe_changes(fate: Fate) -> str:
     return " and ".join(changes) or "passed"
 
 
-# A relay writes fates while frames wait: the common parts of lines are cached.
+# Frames wait while a relay writes their fates. So parts that many lines have in common are cached.
 
 
 @lru_cache(maxsize=4096)
 def _location_json(link: str, direction: str, epoch: int, flow: Flow) -> str:
-    """Format the first half of a line."""
+    """Format the first part of a line, without its end."""
     numbers = [flow.ethertype, flow.destination, flow.source, *flow.key]
     location = {"link": link, "direction": direction, "epoch": epoch, "flow": numbers}
     return json.dumps(location, ensure_ascii=False)[:-1]
@@ -184,7 +184,7 @@ def _location_json(link: str, direction: str, epoch: int, flow: Flow) -> str:
 
 @lru_cache(maxsize=256)
 def _fate_json(cause: str, fate: Fate, detail: str) -> str:
-    """Format the second half of a line."""
+    """Format the second part of a line, without its beginning."""
     values = {key: value for key in _FATE_KEYS if (value := getattr(fate, key))}
     return json.dumps({"cause": cause, "fate": values, "detail": detail}, ensure_ascii=False)[1:]
 
@@ -197,14 +197,16 @@ FrameKey = tuple[int, Flow, int]
 
 
 class Replay:
-    """Replay of a log: frames get the fates logged for their flow and number. See `without_chance`."""
+    """Replay of a log: frames get the fates that are logged for their flow and number. The impairments of the directions
+    must be those of `without_chance`."""
 
     __slots__ = ("_fates", "applied")
 
     def __init__(self, log: Iterable[Record]) -> None:
         self._fates: dict[tuple[str, str], dict[FrameKey, Fate]] = {}
         self.applied = 0
-        """Number of frames to which the logged fate was applied; after a complete replay, all frames of the log."""
+        """Number of frames to which the logged fate was applied; after a complete replay, the number of frames in the
+        log."""
         for record in log:
             fates = self._fates.setdefault((record.link, record.direction), {})
             key = (record.epoch, record.flow, record.n)
@@ -224,7 +226,8 @@ class Replay:
 
 
 def without_chance(impairment: Impairment) -> Impairment:
-    """Return an impairment without everything that a log records, so that only a replay decides it."""
+    """Return an impairment without the losses, changes and rules whose fates a log records, so that only a replay decides
+    them."""
     return replace(
         impairment,
         loss=0.0,

@@ -5,8 +5,9 @@
     rules.add(now, lambda view: DROP if view["emp.type"] == 3 and view.n > 10 else PASS)
     rules.add(now, Replay(log))
 
-The first rule that does not pass a frame decides its fate; later rules do not count it. A set serves any number of
-directions; each direction counts a rule's frames separately, so that traffic on one link does not change fates on another.
+The first rule that does not pass a frame decides its fate; later rules do not count the frame. A rule set serves any number
+of directions; each direction counts a rule's frames separately, so that traffic on one link does not change fates on
+another.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from testbed.fates.records import PASS, Fate, Replay
 
 
 class FrameView:
-    """View of a frame for a rule in Python: ``seen["ip.src"]`` is the field's number, or None if the frame has none."""
+    """View of a frame for a rule in Python: ``view["ip.src"]`` is the field's value as a number, or None if the frame does
+    not have the field. frame: its bytes. link, direction: where it is."""
 
     __slots__ = ("_fields", "_located", "_readers", "direction", "elapsed", "flow", "frame", "link", "n")
 
@@ -58,6 +60,7 @@ class FrameView:
 
 
 RuleFunction = Callable[[FrameView], Fate]
+"""A rule in Python: returns the fate of a frame; PASS leaves the frame to the next rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +86,17 @@ class CompiledRule:
     def __init__(self, text: str) -> None:
         self.text = text
         self.matched = 0
-        """Frames for which the condition held, whether or not the counts select them."""
+        """Number of frames for which the condition held, whether or not the counts select them."""
         self.decided = 0
-        """Frames whose fate it decided."""
+        """Number of frames whose fate the rule decided."""
 
     def decide(self, now: int, frame: bytes, located: Located, count: FlowCount) -> Fate | None:
-        """Return the frame's fate, or None to leave it to the next rule. count: its flow, with this frame's n."""
+        """Return the frame's fate, or None to leave the frame to the next rule. count: the frame's flow, with its n."""
         raise NotImplementedError
 
 
 class _Tally:
-    """Frame numbers of a `Count`, for each combination of the values of its fields."""
+    """The numbers of frames for a `Count`, one for each combination of the values of its fields."""
 
     __slots__ = ("_cells", "_count", "_index", "_numbers", "_readers", "_tallies")
 
@@ -103,7 +106,7 @@ class _Tally:
         self._readers = [None if name == "flow" else fields.reader(name) for name in count.per]
         self._tallies = tallies
         self._numbers, self._index = tallies.cell(key)
-        self._cells: dict[tuple[object, ...], Cell] = {}  # for each combination
+        self._cells: dict[tuple[object, ...], Cell] = {}  # by combination of values
 
     def selects(self, frame: bytes, located: Located, count: FlowCount) -> bool:
         numbers, index = self._numbers, self._index
@@ -136,7 +139,7 @@ class _CompiledCondition(CompiledRule):
             return None
         self.matched += 1
         is_selected = True
-        for tally in self._tallies:  # each must count the frame
+        for tally in self._tallies:  # all of them must count the frame
             if not tally.selects(frame, located, count):
                 is_selected = False
         if not is_selected:
@@ -210,12 +213,12 @@ class Handle:
 
     @property
     def matched(self) -> int:
-        """Frames for which its condition held, on all directions."""
+        """Number of frames for which the rule's condition held, in all directions."""
         return sum(rule.matched for rule in self._compiled.values() if rule)
 
     @property
     def decided(self) -> int:
-        """Frames whose fate it decided, on all directions."""
+        """Number of frames whose fate the rule decided, in all directions."""
         return sum(rule.decided for rule in self._compiled.values() if rule)
 
     def compiled(self, link: str, direction: str) -> CompiledRule | None:
@@ -237,10 +240,10 @@ class Handle:
 
 
 class RuleSet:
-    """The active rules, in the order in which they were added, and messages about lifted rules.
+    """The active rules, in the order in which they were added.
 
     fields: the fields that rules may name; a protocol registers its fields before rules with them are added. tallies: the
-    rules' counts. version: changes with the active rules.
+    rules' counts. version: a number that increases whenever a rule is added or lifted.
     """
 
     __slots__ = ("_handles", "_lifted", "_links", "fields", "tallies", "version")
@@ -291,7 +294,7 @@ class RuleSet:
 def _describe_idle(handle: Handle) -> str:
     if handle.matched:
         frames = "1 frame" if handle.matched == 1 else f"{handle.matched:,} frames"
-        return f"the rule {handle.text!r} has matched {frames}, but never the one that it counts to"
+        return f"the rule {handle.text!r} has matched {frames}, but its counts have selected none"
     return f"the rule {handle.text!r} has never matched a frame"
 
 

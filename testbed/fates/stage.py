@@ -2,8 +2,9 @@
 
 The order of decisions on a frame:
 
-1. rules: the first rule that does not pass it decides; a drop is final, any other fate is combined with the next steps;
-2. loss: independent, then Gilbert-Elliott, then the pattern (all three step with every frame);
+1. rules: the first rule that does not pass the frame decides; a drop is final, any other fate is combined with the next
+   steps;
+2. loss: independent, then Gilbert-Elliott, then the pattern; all three count every frame, dropped or not;
 3. corruption, duplication, reordering, jitter.
 """
 
@@ -29,7 +30,7 @@ from testbed.spec.layout import DirectionName, Impairment
 
 NO_IMPAIRMENT: Final = Impairment()
 
-_FATE_KEYS: Final = (
+_FATE_SETTINGS: Final = (
     "loss", "corrupt", "corrupt_bits", "duplicate", "reorder", "gemodel", "loss_pattern", "rules", "jitter",
     "distribution", "jitter_file",
 )  # fmt: skip
@@ -42,10 +43,10 @@ _ACCEPTED: Final = Outcome.ACCEPTED
 class FateOptions:
     """Options of a direction's fates that are not part of its impairment.
 
-    now: start time of the counts, ns. rules: the injected rules, shared with other directions; without them, a direction
-    without random impairments does not count flows. fields: with the protocols' flow keys; not used if `rules` is set.
-    classifier: classifier of these fields, shared with other directions. files: path -> text of the files that the
-    impairment names. log: called with every fate that is not a pass.
+    now: time at which the impairment is set, ns. rules: the injected rules, shared with other directions; without
+    them, a direction without random impairments does not count flows. fields: the fields of all protocols, with their flow
+    keys; not used if `rules` is set. classifier: classifier of these fields, shared with other directions. files: path ->
+    text of the files that the impairment names. log: called with every fate that is not a pass.
     """
 
     seed: int
@@ -58,11 +59,12 @@ class FateOptions:
 
 
 class Verdict(NamedTuple):
-    """A decision on a frame that does not just pass.
+    """A decision on a frame, unless it passes unchanged.
 
-    outcome: ACCEPTED, or the cause of a drop; the other fields are not used then. frame: after changes. spread: nanoseconds
-    of jitter added to the delay, may be negative. extra_delay: nanoseconds by which a rule delays the frame; later
-    frames may overtake it. copy: it arrives twice. skip: it skips the delay. flipped: bits of it are flipped.
+    outcome: ACCEPTED, or the cause of a drop, for which the other fields are not used. frame: the frame after all changes.
+    spread: nanoseconds of jitter added to the delay; may be negative. extra_delay: nanoseconds by which a rule delays the
+    frame; later frames may overtake it. copy: the frame arrives twice. skip: the frame skips the delay. flipped: bits of the
+    frame were flipped.
     """
 
     outcome: Outcome
@@ -112,7 +114,7 @@ class FateStage:
         self._version = -1
         self.is_idle = False
         """Whether every frame passes, and no rule can be injected."""
-        self._passes_all = False  # every frame passes, until the rules change
+        self._passes_all = False  # whether every frame passes, until the rules change
         self.only_loses = False
         """Whether every frame passes unchanged or is lost independently, until the rules change."""
         self._active_rules: list[CompiledRule] = []
@@ -120,7 +122,8 @@ class FateStage:
         tallies = rules.tallies if rules is not None else None
         self._declared = RuleSet(fields, tallies=tallies)
         self._tallies = tallies if tallies is not None and tallies.is_persistent else None
-        self._numbers: Numbers | None = None  # persistent counts of the direction's frames, if there are any
+        # The count of the direction's frames is `_numbers[_index]`, if counts are persistent.
+        self._numbers: Numbers | None = None
         self._index = 0
         self._classifier = options.classifier
         self.change(options.now, impairment, options.files, restart=True)
@@ -155,8 +158,9 @@ class FateStage:
     ) -> None:
         """Set another impairment for the frames from now on.
 
-        restart: restart the counts of the flows and of the direction from 1; None: as `restarts` returns. A replay sets
-        it, to restart at the same frames as the recorded run. Raises the constructor's errors; nothing has changed then.
+        restart: whether to restart the counts of the flows and of the direction from 1; None: as `restarts` returns. A
+        replay passes it, to restart at the same frames as the recorded run. Raises the constructor's errors; nothing has
+        changed then.
         """
         if restart is None:
             restart = restarts(self._impairment, impairment)
@@ -202,9 +206,9 @@ class FateStage:
         self._collect_rules()
 
     def _resume_counts(self, tallies: Tallies) -> None:
-        """Resume the counts of the previous process, if it had the same impairment. They have the number of the last
-        frame and the Gilbert-Elliott state before it."""
-        fate_settings = [getattr(self._impairment, key) for key in _FATE_KEYS]
+        """Resume the counts of the previous process, if it had the same impairment. The direction's count is twice the
+        number of the last frame, plus 1 if the Gilbert-Elliott state before that frame was bad."""
+        fate_settings = [getattr(self._impairment, key) for key in _FATE_SETTINGS]
         self._numbers, self._index = tallies.cell(("direction", self._link, self._name, *fate_settings))
         self._n, is_bad = divmod(self._numbers[self._index], 2)
         epochs, index = tallies.cell(("epoch",), self._index)
@@ -215,7 +219,7 @@ class FateStage:
 
     @property
     def spread(self) -> int:
-        """Maximum nanoseconds of jitter added to the delay; for an unbounded distribution a typical value."""
+        """Maximum nanoseconds of jitter added to the delay; for distributions other than uniform a typical value."""
         return max(self._steps) if self._steps else self._impairment.jitter
 
     def decide(self, now: int, frame: bytes) -> Verdict | None:
@@ -231,9 +235,8 @@ class FateStage:
             flows.count(frame)
             return None
         if self._numbers is not None and self._has_other_random_fates:
-            self._numbers[self._index] = (
-                number + number if self._gemodel is None else number + number + self._gemodel.is_bad
-            )
+            is_bad = self._gemodel is not None and self._gemodel.is_bad
+            self._numbers[self._index] = 2 * number + is_bad
         count, located = flows.count(frame)
         rule_fate: Fate | None = None
         if self._active_rules:
@@ -251,13 +254,14 @@ class FateStage:
         if self.flows is not None:
             self._n += frames
             self.flows.count(frame)
-            count, _ = self.flows.count(frame)  # a flow's counts are stored from its second frame on
+            count, _ = self.flows.count(frame)  # only from the second frame on is the returned count that of the flow
             self.flows.count_more(count, frames - 2)
 
     def _decide_by_chance(
         self, frame: bytes, number: int, count: FlowCount, rule_fate: Fate | None, located: Located
     ) -> Verdict | None:
-        """Decide on a frame by chance. number: the frame's number in the direction. rule_fate: the fate by a rule."""
+        """Decide on a frame by chance. number: the frame's number in the direction. rule_fate: the fate that a rule has
+        decided, no drop."""
         n = count.n
         loss, corrupt, duplicate, reorder = self._thresholds
         is_gemodel_loss = self._gemodel is not None and self._gemodel.step(number)
@@ -277,7 +281,8 @@ class FateStage:
         if rule_fate is not None:
             is_changed_by_rule = rule_fate.changes
             _, frame, _, extra_delay, copy, skip, flipped = self._verdict_of(rule_fate, frame, located)
-        # No random corruption after a change by a rule: both would flip the same bits, and the rule has recomputed checks.
+        # No random corruption after a change by a rule: both would flip the same bits, and it would invalidate checks that
+        # the rule has recomputed.
         if corrupt and not is_changed_by_rule and _draw(count.start(fate_hash.CORRUPT), n) >> 11 < corrupt:
             positions = choose_bits(count.start(fate_hash.BITS), n, self._impairment.corrupt_bits or 1, len(frame))
             frame = flip_bits(frame, positions)
@@ -334,7 +339,7 @@ class FateStage:
 def restarts(before: Impairment, after: Impairment) -> bool:
     """Whether a change of impairment restarts the counts of frames from 1.
 
-    A change of random events, patterns or rules does. A change of only delay, rate or queue does not, so that fates stay the
-    same.
+    A change of random fates, patterns, rules or jitter does. A change of only delay, rate or queue does not, so that the
+    fates remain those of the unchanged impairment.
     """
-    return any(getattr(before, key) != getattr(after, key) for key in _FATE_KEYS)
+    return any(getattr(before, key) != getattr(after, key) for key in _FATE_SETTINGS)

@@ -1,4 +1,4 @@
-"""Lines of tables and traces, and errors in them with file, line and the expected content.
+"""Lines of tables and traces, and the error for an invalid line.
 
 This module opens no file: callers pass the text.
 """
@@ -15,7 +15,7 @@ MAX_LINES: Final = 10_000_000
 
 
 class BrokenFileError(TestbedError, ValueError):
-    """A table or trace that cannot be used. line: counted from 1; 0 for the file as a whole."""
+    """Invalid table or trace. source: name of the file. line: counted from 1; 0: the file as a whole."""
 
     exit_code = 2
 
@@ -34,16 +34,16 @@ def text_of(files: Mapping[str, str], path: str) -> str:
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
-    """Iterate over number and content of every line; a newline at the end does not start another line."""
-    remaining = text.split("\n")
-    if remaining and not remaining[-1]:
-        remaining.pop()
-    for parse_number, line in enumerate(remaining, 1):
-        yield parse_number, line.rstrip("\r")
+    """Iterate over the lines; yield number and content of each. A newline at the end does not start another line."""
+    contents = text.split("\n")
+    if not contents[-1]:
+        contents.pop()
+    for number, line in enumerate(contents, 1):
+        yield number, line.rstrip("\r")
 
 
 def parse_number(source: str, line: int, text: str, expected: str) -> int:
-    """Parse a non-negative whole number. Raises BrokenFileError."""
+    """Parse a non-negative whole number. source, line, expected: for the error. Raises BrokenFileError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise BrokenFileError(source, line, format_value(text) if text else "an empty line", expected)
     return int(text)

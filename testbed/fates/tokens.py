@@ -14,24 +14,25 @@ _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<word>[A-Za-z0-9_.:/%+-]+)|"(?P<quoted>[^"]*)"|(?P<sign>==|!=|<=|>=|&&|\|\||[<>!&(),{}=]))"""
 )
 _SIGNS: Final = {"&&": "and", "||": "or", "!": "not", "{": "(", "}": ")"}
-"""Alternative spellings."""
+"""Alternative spellings of words and signs."""
 
 
 class RuleError(TestbedError, ValueError):
-    """Invalid text of a rule or filter. column: column of the error, from 1. syntax: "rule" or "filter"."""
+    """Invalid text of a rule or filter. column, width: first column, from 1, and number of columns of the invalid part.
+    message: the error without its place and the suggestion. syntax: "rule" or "filter"."""
 
     exit_code = 2
 
     def __init__(
-        self, text: str, column: int, width: int, what: str, suggestion: str = "", syntax: str = "rule"
+        self, text: str, column: int, width: int, message: str, suggestion: str = "", syntax: str = "rule"
     ) -> None:
         self.text = text
         self.column = column
-        self.what = what
+        self.message = message
         self.suggestion = suggestion
         hint = f" — did you mean {suggestion!r}?" if suggestion else ""
         marks = "^" * max(width, 1)
-        super().__init__(f"{syntax}, column {column}: {what}{hint}\n  {text}\n  {' ' * (column - 1)}{marks}")
+        super().__init__(f"{syntax}, column {column}: {message}{hint}\n  {text}\n  {' ' * (column - 1)}{marks}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Token:
     width: int
     syntax: str = "rule"
 
-    def shown(self) -> str:
+    def format(self) -> str:
+        """Format the token for an error message."""
         return f"the {self.syntax}'s end" if self.kind == "end" else repr(self.text)
 
 
@@ -61,20 +63,14 @@ def tokens(text: str, syntax: str = "rule") -> list[Token]:
             column = len(text) - len(remaining) + 1
             if remaining[0] == '"':
                 raise RuleError(text, column, len(remaining), "a quotation mark that is not closed", syntax=syntax)
-            raise RuleError(text, column, 1, f"{remaining[0]!r} is no part of a {syntax}", syntax=syntax)
+            raise RuleError(text, column, 1, f"{remaining[0]!r} is not allowed in a {syntax}", syntax=syntax)
         kind: TokenKind = "word" if match["word"] else "sign" if match["sign"] else "quoted"
         begin = match.start(kind) - (kind == "quoted")
         value = match[kind]
-        sign = kind == "sign" and value in _SIGNS
-        kind_of_sign = "word" if sign and _SIGNS[value].isalpha() else kind
-        result.append(
-            Token(
-                kind_of_sign if sign else kind,
-                _SIGNS.get(value, value) if sign else value,
-                begin + 1,
-                match.end() - begin,
-            )
-        )
+        if kind == "sign" and value in _SIGNS:
+            value = _SIGNS[value]
+            kind = "word" if value.isalpha() else "sign"
+        result.append(Token(kind, value, begin + 1, match.end() - begin))
         offset = match.end()
     result.append(Token("end", "", len(text.rstrip()) + 1, 1, syntax))
     return result

@@ -254,7 +254,7 @@ def test_the_complete_frames_of_a_truncated_capture_are_shown_with_an_error(reco
         (["text"], "text is not a capture: it begins with 'hell'", 1),
         (["empty"], "empty is empty: a capture has at least a header", 1),
         (["it.pcapng", "--filter", "emp.tpye == 1"], "filter, column 1: no field is called 'emp.tpye'", 2),
-        (["it.pcapng", "--filter", "nth(2)"], "nth() counts frames while a link carries them", 2),
+        (["it.pcapng", "--filter", "nth(2)"], "nth() counts frames on a link", 2),
         (["it.pcapng", "--message", "n1/n2/77"], "no message 'n1/n2/77' in it.pcapng — did you mean 'n1/n2/7'?", 4),
         (["text", "--message", "n1/n2/77"], "text is not a capture", 1),
         (["it.pcapng", "--messages", "--follow"], "messages are printed when everything is read", 2),

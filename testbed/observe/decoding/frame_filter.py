@@ -19,16 +19,16 @@ from testbed.observe.decoding.capture_reader import Frame, Interface
 
 
 class Filter:
-    """A filter expression. Raises RuleError for an invalid one."""
+    """Filter of frames. The constructor raises RuleError for an invalid text."""
 
     def __init__(self, text: str) -> None:
         self._fields: Final = known_fields()
         self._condition = parse_filter(text, self._fields)
-        parts = list(_parts(self._condition))
-        self._tests_link = any(isinstance(part, OnLink) for part in parts)
-        self._tests_direction = any(isinstance(part, InDirection) for part in parts)
+        conditions = list(_with_operands(self._condition))
+        self._tests_link = any(isinstance(condition, OnLink) for condition in conditions)
+        self._tests_direction = any(isinstance(condition, InDirection) for condition in conditions)
         self._tests: dict[tuple[Interface, str], Test] = {}
-        self._start_time: int | None = None
+        self._start_time: int | None = None  # of the first frame
 
     def select(self, frames: Iterable[Frame]) -> list[Frame]:
         """Return the matching frames. Raises TestbedError if the capture lacks a link or direction that the filter tests."""
@@ -56,9 +56,9 @@ class Filter:
         return self._condition.compile(self._fields, interface.link, direction)
 
 
-def _parts(condition: Condition) -> Iterable[Condition]:
+def _with_operands(condition: Condition) -> Iterable[Condition]:
     """Yield a condition and all conditions within it."""
     yield condition
-    inner = condition.parts if isinstance(condition, And | Or) else ()
-    for part in (condition.part,) if isinstance(condition, Not) else inner:
-        yield from _parts(part)
+    operands = condition.operands if isinstance(condition, And | Or) else ()
+    for operand in (condition.operand,) if isinstance(condition, Not) else operands:
+        yield from _with_operands(operand)

@@ -205,7 +205,7 @@ def test_rules_that_never_decided_are_reported_at_the_end(rules: RuleSet) -> Non
     rules.add(0, "duplicate udp")
     run_schedule(direction(Impairment(), rules=rules), [(0, tcp()), (0, tcp()), (0, udp())])
     assert rules.idle_rules() == [
-        "the rule 'drop tcp.dport == 5001 and nth(3)' has matched 2 frames, but never the one that it counts to",
+        "the rule 'drop tcp.dport == 5001 and nth(3)' has matched 2 frames, but its counts have selected none",
         "the rule 'drop arp' has never matched a frame",
     ]
 

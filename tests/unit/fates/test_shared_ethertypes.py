@@ -104,7 +104,10 @@ def test_an_unknown_name_of_a_value_is_an_error_with_the_known_names() -> None:
     [
         ({"begins": b"\0\4"}, "it: mine has the number 0x88b7, too: both begin with 0x0004"),
         ({}, "it: all has the number 0x88b7, too: neither has BEGINS"),
-        ({"begins": b"\4"}, "it: mine has the number 0x88b7, too: they begin with 1 and 2 bytes, and not with as many"),
+        (
+            {"begins": b"\4"},
+            "it: mine has the number 0x88b7, too: their BEGINS must have equal lengths, got 1 and 2 bytes",
+        ),
         ({"begins": b"\0\7", "routed": False}, "one follows a source route, the other does not"),
     ],
 )

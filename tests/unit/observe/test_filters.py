@@ -64,14 +64,14 @@ def test_a_filter_on_data_that_the_capture_lacks_is_rejected(text: str, message:
     ("text", "column", "message"),
     [
         ("emp.tpye == 3", 1, "no field is called 'emp.tpye' — did you mean 'emp.type'?"),
-        ("emp and nth(3)", 9, "nth() counts frames while a link carries them"),
-        ("(emp or every(3, flow))", 9, "every() counts frames while a link carries them"),
+        ("emp and nth(3)", 9, "nth() counts frames on a link"),
+        ("(emp or every(3, flow))", 9, "every() counts frames on a link"),
         ("emp and between(2, 3)", 9, "between() counts frames"),
         ("emp or", 7, "found the filter's end, expected a condition"),
         ("", 1, "found the filter's end, expected a condition"),
         ("emp arp", 5, "expected 'and', 'or' or the filter's end"),
         ("drop emp", 1, "no field is called 'drop'"),
-        ("emp.type = 3", 10, "'=' is no part of a filter"),
+        ("emp.type = 3", 10, "'=' is not allowed in a filter"),
     ],
 )
 def test_an_invalid_filter_is_an_error_with_its_column(text: str, column: int, message: str) -> None:

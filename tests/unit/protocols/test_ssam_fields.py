@@ -151,7 +151,7 @@ def test_one_header_at_most_is_registered_above_another_and_it_has_no_flow_key()
         assert fields.flow_fields()[0x9A9B, b""] == ("below.kind",)
         with pytest.raises(SharedNumberError):
             register(fields, "another", above="below")
-    with pytest.raises(ValueError, match="it has no flow key"):
+    with pytest.raises(ValueError, match="it must have no flow key"):
         register(standard_fields(), "above", above="below", flow=("kind",))
 
 
