@@ -72,7 +72,7 @@ def compare_command(
         print_json("compare", _document(comparison))
     else:
         _print(comparison, paper=against is not None)
-    ctx.exit(_WORSE if comparison.worse else 0)
+    ctx.exit(_WORSE if comparison.has_worse else 0)
 
 
 def _compare(folders: tuple[Path, ...], threshold: float, measures: tuple[str, ...]) -> Comparison:
@@ -95,23 +95,23 @@ def _print(comparison: Comparison, *, paper: bool) -> None:
 
     for difference in comparison.differences:
         echo(f"differs: {difference}")
-    shown = comparison.measured[:_MAX_SHOWN]
+    shown = comparison.measures[:_MAX_SHOWN]
     ours, theirs = ("paper", "ours") if paper else ("A", "B")
     print_table(
         ["", *(() if paper else ("measure",)), ours, theirs, "ratio", "interval", "samples", ""],
         [
-            [measure.where, *(() if paper else (_measure(measure),)), _cell(measure, measure.ours),
-             _cell(measure, measure.theirs), _factor(measure.ratio.value), _interval(measure),
+            [measure.where, *(() if paper else (_measure(measure),)), _cell(measure, measure.baseline),
+             _cell(measure, measure.candidate), _factor(measure.ratio.value), _interval(measure),
              " and ".join(map(str, measure.samples)), measure.judgement.value]
             for measure in shown
         ],
     )  # fmt: skip
-    if len(comparison.measured) > len(shown):
-        echo(f"and {len(comparison.measured) - len(shown):,} more, none of them worse than these; --json lists all")
+    if len(comparison.measures) > len(shown):
+        echo(f"and {len(comparison.measures) - len(shown):,} more, none of them worse than these; --json lists all")
     for note in comparison.notes:
         echo(f"note: {note}")
     counts: dict[str, int] = {}
-    for measure in comparison.measured:
+    for measure in comparison.measures:
         counts[measure.judgement.value] = counts.get(measure.judgement.value, 0) + 1
     totals = ", ".join(f"{count:,} {click.style(name, fg=_COLOURS.get(name))}" for name, count in counts.items())
     echo(f"{totals}; differences of {format_probability(comparison.threshold)} or less do not count")
@@ -149,14 +149,14 @@ def _document(comparison: Comparison) -> Mapping[str, object]:
 
     return {
         "threshold": comparison.threshold,
-        "worse": comparison.worse,
+        "worse": comparison.has_worse,
         "differences": list(comparison.differences),
         "notes": list(comparison.notes),
         "measures": [
             {"point": {key: str(value) if isinstance(value, bool) else value for key, value in measure.point},
-             "measure": measure.measure, "a": measure.ours, "b": measure.theirs, "samples": list(measure.samples),
+             "measure": measure.measure, "a": measure.baseline, "b": measure.candidate, "samples": list(measure.samples),
              "ratio": number(measure.ratio.value), "low": number(measure.ratio.low), "high": number(measure.ratio.high),
              "judgement": measure.judgement.value}
-            for measure in comparison.measured
+            for measure in comparison.measures
         ],
     }  # fmt: skip

@@ -1,8 +1,9 @@
 """Layout of a cluster's topology plot: a position for each node and switch, and curves for links that would overlap.
 
 Nodes are in rows under their switch, switches in layers above; a switch's layer is its distance to the nearest node, so
-that racks, fat trees and stars look as expected. If one switch has many nodes, they surround it in ellipses, each on a
-separate ray, so that no link crosses a node. Nodes without a switch form a circle.
+that racks, fat trees and stars look as expected. If a single switch has many nodes, they surround it in ellipses, each on a
+separate ray, so that no link crosses a node. In a cluster without switches the nodes form a circle. Lengths are in units of
+the SVG image.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ Position = tuple[float, float]
 SWITCH: Final = (74.0, 30.0)
 """Size of a switch: width, height."""
 
-_GAP: Final = 22.0
-_MIN_ROW_WIDTH: Final = 480.0  # minimum width of a row
-_MIN_LAYER_HEIGHT: Final = 84.0  # minimum height
+_GAP: Final = 22.0  # between elements side by side
+_MIN_ROW_WIDTH: Final = 480.0  # of a row of four nodes or more
+_MIN_LAYER_HEIGHT: Final = 84.0
 _MAX_STAR_ROW: Final = 10  # maximum of nodes in a row under a single switch
 _MAX_ON_ELLIPSE: Final = 16  # maximum of nodes on one ellipse
 _MAX_IN_ROW: Final = 16  # maximum of nodes of several switches in one row; more form two rows
@@ -37,6 +38,7 @@ class Graph:
     links: Sequence[tuple[str, str]]
 
     def neighbours(self) -> dict[str, list[str]]:
+        """Return the elements that each element is linked to, by name."""
         neighbours: dict[str, list[str]] = {}
         for a, b in self.links:
             neighbours.setdefault(a, []).append(b)
@@ -54,8 +56,8 @@ def arrange(graph: Graph, node_size: tuple[float, float]) -> dict[str, Position]
 
 
 def curves(graph: Graph, positions: Mapping[str, Position]) -> Iterator[Position | None]:
-    """Yield for each link the control point of its quadratic Bézier curve, None for a straight one. Links between the
-    same two elements are side by side. A horizontal link passes above the elements between its ends."""
+    """Yield for each link the control point of its quadratic Bézier curve; None for a straight link. Links between the same
+    two elements are drawn side by side. A horizontal link passes above the elements between its ends."""
     pairs = [tuple(sorted(link)) for link in graph.links]
     total: dict[tuple[str, ...], int] = {}
     for pair in pairs:
@@ -74,16 +76,15 @@ def curves(graph: Graph, positions: Mapping[str, Position]) -> Iterator[Position
 
 
 def _is_blocked(positions: Mapping[str, Position], a: str, b: str) -> bool:
-    (x1, y), (x2, _) = positions[a], positions[b]
+    """Whether another element lies on the horizontal line between two elements."""
+    (x1, link_y), (x2, _) = positions[a], positions[b]
     left_edge, right_edge = min(x1, x2), max(x1, x2)
-    return any(
-        left_edge < x < right_edge and y == height for name, (x, height) in positions.items() if name not in (a, b)
-    )
+    return any(left_edge < x < right_edge and y == link_y for name, (x, y) in positions.items() if name not in (a, b))
 
 
 def _ellipses(names: Sequence[str], size: tuple[float, float]) -> dict[str, Position]:
-    """Place nodes around a switch in the origin: on rays, by turns on an inner and an outer ellipse, so that the link of an
-    outer node passes between two inner ones."""
+    """Place nodes around a switch at the origin, each on its ray. Many nodes are alternately on an inner and an outer
+    ellipse, so that the link of an outer node passes between two inner nodes."""
     rings = 1 if len(names) <= _MAX_ON_ELLIPSE else 2
     step = 2 * math.pi / (len(names) + len(names) % rings)
     width, height = size[0] / rings + _LINK_CLEARANCE, size[1] / rings + _LINK_CLEARANCE  # of a ray
@@ -99,11 +100,14 @@ def _ellipses(names: Sequence[str], size: tuple[float, float]) -> dict[str, Posi
 
 
 def _circle(names: Sequence[str], width: float) -> dict[str, Position]:
+    """Place nodes on a circle; one or two nodes on a line. width: of a node."""
     if len(names) <= 2:
         return {name: (number * 3.6 * width, 0.0) for number, name in enumerate(names)}
     radius = max(90.0, len(names) * (width + _GAP) / (2 * math.pi))
-    turns = [2 * math.pi * number / len(names) - math.pi / 2 for number in range(len(names))]
-    return {name: (radius * math.cos(turn), radius * math.sin(turn)) for name, turn in zip(names, turns, strict=True)}
+    angles = [2 * math.pi * number / len(names) - math.pi / 2 for number in range(len(names))]
+    return {
+        name: (radius * math.cos(angle), radius * math.sin(angle)) for name, angle in zip(names, angles, strict=True)
+    }
 
 
 def _layered(graph: Graph, size: tuple[float, float]) -> dict[str, Position]:
@@ -136,6 +140,7 @@ def _layered(graph: Graph, size: tuple[float, float]) -> dict[str, Position]:
 
 
 def _layers(graph: Graph, neighbours: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return the switches by their distance to the nearest node."""
     distance = dict.fromkeys(graph.nodes, 0)
     queue = list(distance)
     for name in queue:
@@ -143,8 +148,8 @@ def _layers(graph: Graph, neighbours: Mapping[str, Sequence[str]]) -> list[list[
             if neighbour not in distance:
                 distance[neighbour] = distance[name] + 1
                 queue.append(neighbour)
-    deepest = max((distance.get(switch, 1) for switch in graph.switches), default=1)
-    return [[name for name in graph.switches if distance.get(name, 1) == depth] for depth in range(1, deepest + 1)]
+    height = max((distance.get(switch, 1) for switch in graph.switches), default=1)
+    return [[name for name in graph.switches if distance.get(name, 1) == layer] for layer in range(1, height + 1)]
 
 
 def _spread(

@@ -1,6 +1,6 @@
 """Rows of an earlier reproduction, stored in `reproduced.json` beside a protocol's `paper.toml`.
 
-``testbed reproduce --keep`` writes them; the documentation and the README's summary are made from them, and a later
+``testbed reproduce --keep`` writes them. The documentation's tables and the README's summary are made from them, and a later
 reproduction is compared with them.
 """
 
@@ -40,7 +40,7 @@ class KeptRow:
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """The rows of a system, and by name whether its shapes hold."""
+    """The rows of a system. shapes: whether each shape holds, by its name."""
 
     system: str
     rows: Sequence[KeptRow]
@@ -88,7 +88,7 @@ def keep(scores: Scores) -> Path:
     package is not a folder, TestbedError if the file cannot be written."""
     folder = folder_of(scores.system)
     if not isinstance(folder, Path):
-        raise UnsupportedError(f"protocol {scores.system} is not installed as files: its rows cannot be kept")
+        raise UnsupportedError(f"the package of protocol {scores.system} is not a folder: its rows cannot be kept")
     try:
         with errors_naming(folder / _FILE):
             (folder / _FILE).write_text(json.dumps(to_keep(scores), indent=1) + "\n", encoding="utf-8")

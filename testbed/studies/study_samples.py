@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from testbed.observe.comparing.comparison import THRESHOLD, Comparison, compare_samples
-from testbed.observe.comparing.run_samples import NO_FIGURES, Figure, Point, RunSamples, figures_of, gathered
+from testbed.observe.comparing.run_samples import UNUSABLE_GRADES, Figure, Point, RunSamples, figures_of, gather
 from testbed.studies.study_folder import open_folder
 
 _SEED = "seed"
@@ -26,7 +26,7 @@ def study_samples(path: Path) -> RunSamples:
     outcomes = folder.outcomes()
     for number, parameters in enumerate(study.points):
         outcome = outcomes.get(number)
-        if outcome is None or not outcome.is_done or outcome.verdict in NO_FIGURES:
+        if outcome is None or not outcome.is_done or outcome.verdict in UNUSABLE_GRADES:
             left_out += 1
             continue
         varied: Point = tuple([(name, parameters.get(name)) for name in study.varied if name != _SEED])
@@ -40,4 +40,4 @@ def study_samples(path: Path) -> RunSamples:
     settings = {name.partition(".")[2]: str(value) for name, value in common.items() if "." in name}
     modes = {str(point.get("mode", "live")) for point in study.points}
     parameters_of_runs = {**common, "mode": modes.pop() if len(modes) == 1 else "sim and others"}
-    return gathered(path, figures, [parameters_of_runs], settings, notes)
+    return gather(path, figures, [parameters_of_runs], settings, notes)

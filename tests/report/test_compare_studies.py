@@ -64,7 +64,7 @@ def test_equal_studies_do_not_differ_and_a_slower_one_is_worse(before: Path, tmp
 
 def test_points_without_figures_are_a_note(before: Path, tmp_path: Path) -> None:
     (tmp_path / "study.json").write_text((before / "study.json").read_text())
-    with pytest.raises(TestbedError, match="no rows with a figure"):
+    with pytest.raises(TestbedError, match="no rows with a measure"):
         study_samples(tmp_path)
     (tmp_path / "points.jsonl").write_text((before / "points.jsonl").read_text().splitlines()[0] + "\n")
     comparison = compare_studies(before, tmp_path)

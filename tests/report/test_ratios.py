@@ -107,11 +107,11 @@ def test_a_ratio_to_zero_is_infinite() -> None:
         (Ratio(0.8, 0.7, 0.9), Sense.LESS, Judgement.BETTER),
         (Ratio(0.8, 0.7, 0.9), Sense.MORE, Judgement.WORSE),
         (Ratio(1.2, 0.9, 1.4), Sense.LESS, Judgement.UNDECIDED),
-        (Ratio(1.04, 1.03, 1.05), Sense.LESS, Judgement.SAME),
+        (Ratio(1.04, 1.03, 1.05), Sense.LESS, Judgement.NO_DIFFERENCE),
         (Ratio(1.2), Sense.LESS, Judgement.UNDECIDED),
-        (Ratio(1.04), Sense.LESS, Judgement.SAME),
+        (Ratio(1.04), Sense.LESS, Judgement.NO_DIFFERENCE),
         (Ratio(math.inf, math.inf, math.inf), Sense.LESS, Judgement.WORSE),
-        (Ratio(1.2, 1.1, 1.3), Sense.NONE, Judgement.SAME),
+        (Ratio(1.2, 1.1, 1.3), Sense.NONE, Judgement.NO_DIFFERENCE),
     ],
 )
 def test_a_difference_counts_if_it_exceeds_threshold_and_interval(ratio, sense, expected) -> None:

@@ -1,1 +1,2 @@
-"""Comparison of a run with another run or with a paper: ratios of measures and their confidence intervals."""
+"""Comparison of runs with other runs and with papers: ratios of measures with confidence intervals, scores of
+reproductions."""

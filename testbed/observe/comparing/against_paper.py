@@ -27,7 +27,7 @@ from testbed.observe.recorded import RecordedRun
 
 
 def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison:
-    """Compare measured values with the paper's.
+    """Compare measured values, the candidate, with those of the paper, the baseline.
 
     source: a run's folder, a folder of runs, or a file written by `testbed reproduce --json`. Raises
     NotComparableError if the paper has no value that the run measured, and the errors of `read_runs`.
@@ -54,13 +54,16 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
     results = []
     for row, values in samples:
         ratio = to_constant(row.paper, values, risk, exact=run_samples.exact)
-        results.append(_compared(row.name, row.unit, row.paper, values, ratio, threshold))
+        results.append(_compare_row(row.name, row.unit, row.paper, values, ratio, threshold))
     notes = [
         *run_samples.notes,
         f"{paper.citation}; measured on the paper's hardware",
     ]
     if any(result.judgement is Judgement.UNDECIDED and result.ratio.low is None for result in results):
-        notes.append(f"undecided: {min_samples_to_constant(risk)} repetitions that are all worse would be significant")
+        notes.append(
+            f"undecided: too few repetitions for a significant difference; {min_samples_to_constant(risk)} suffice if all "
+            "differ in one direction"
+        )
     profile = run_samples.parameter("profile")
     differences = [f"profile ({paper.profile}, {profile})"] if profile != paper.profile else []
     clusters = dict.fromkeys(paper.runs[row.run].cluster or paper.cluster for row, _ in samples)
@@ -70,7 +73,7 @@ def compare_with_paper(source: Path, threshold: float = THRESHOLD) -> Comparison
 
 
 def _our_values(published: Row, runs: Sequence[RecordedRun]) -> list[float]:
-    """Return our values of a row in its unit, one for each repetition that has it."""
+    """Return our values of a row, in the row's unit, one for each repetition that measured the row."""
     values = []
     for run in runs:
         repetitions: dict[int, list[Mapping[str, Any]]] = {}
@@ -84,23 +87,24 @@ def _our_values(published: Row, runs: Sequence[RecordedRun]) -> list[float]:
 
 
 def _compare_reproduction(file: Path, threshold: float) -> Comparison:
+    """Compare the rows of a file written by `testbed reproduce --json`. Raises NotComparableError."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         if document["kind"] != "reproduce":
             raise ValueError
         results = [
-            _compared(f"{row['system']}: {row['name']}", str(row["unit"]), float(row["paper"]), [float(row["ours"])],
+            _compare_row(f"{row['system']}: {row['name']}", str(row["unit"]), float(row["paper"]), [float(row["ours"])],
                       to_constant(float(row["paper"]), [float(row["ours"])], RISK, exact=True), threshold)
             for row in document["rows"]
             if row["kind"] != "paper"
         ]  # fmt: skip
         notes = tuple([str(system["paper"]) for system in document["systems"]])
     except (ValueError, KeyError, TypeError) as error:
-        raise NotComparableError(f"{file} was not written by this version's 'testbed reproduce --json'") from error
+        raise NotComparableError(f"{file} is not a file of this version's 'testbed reproduce --json'") from error
     return Comparison(tuple(sort_by_judgement(results)), threshold, (), notes)
 
 
-def _compared(
+def _compare_row(
     name: str, unit: str, paper: float, values: Sequence[float], ratio: Ratio, threshold: float
 ) -> ComparedMeasure:
     sense = Sense.LESS if unit == "us" else Sense.MORE

@@ -1,4 +1,4 @@
-"""Checks of the shapes and relations that a paper describes, on our rows."""
+"""Checks whether our rows have the shapes and relations that a paper describes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A row with our value, in its unit. error: relative error of our value."""
+    """A row of a paper with our value, in the row's unit. error: relative error of our value."""
 
     row: Row
     ours: float
@@ -36,7 +36,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class ShapeResult:
-    """A shape or relation, and whether it holds; detail: the figures."""
+    """A shape or relation, and whether it holds. detail: the values, as text."""
 
     shape: Shape | Relation
     holds: bool
@@ -44,7 +44,7 @@ class ShapeResult:
 
 
 def check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, Compared]) -> ShapeResult:
-    """Check a shape. measured: rows by run; rows: compared rows, by name."""
+    """Check a shape. measured: our rows, by run. rows: compared rows, by name."""
     if shape.kind == "order":
         return _check_order(shape, rows[shape.row])
     if shape.kind == "crossing":
@@ -54,7 +54,7 @@ def check_shape(shape: Shape, measured: Mapping[str, Rows], rows: Mapping[str, C
 
 
 def check_relation(relation: Relation, measured: Mapping[str, Rows]) -> ShapeResult:
-    """Check a relation. measured: rows by run."""
+    """Check a relation. measured: our rows, by run."""
     left, right = (figures(side, measured[side.run]) for side in (relation.left, relation.right))
     count = max(len(left), len(right))
     if not left or not right or min(len(left), len(right)) not in (1, count):
@@ -67,9 +67,10 @@ def check_relation(relation: Relation, measured: Mapping[str, Rows]) -> ShapeRes
         f"{word} {bound:g}" for word, bound in (("at least", relation.least), ("at most", relation.most)) if bound
     ]
     ratio = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
-    ours, theirs = _format_range(left, relation.left.take), _format_range(right, relation.right.take)
+    left_range, right_range = _format_range(left, relation.left.take), _format_range(right, relation.right.take)
     on_average = " on average" if relation.average else ""
-    return ShapeResult(relation, holds, f"{ours} against {theirs}: {ratio} times{on_average}, {' and '.join(bounds)}")
+    detail = f"{left_range} against {right_range}: {ratio} times{on_average}, {' and '.join(bounds)}"
+    return ShapeResult(relation, holds, detail)
 
 
 def _format_range(values: Sequence[float], key: str) -> str:
@@ -88,13 +89,14 @@ def _check_order(shape: Shape, compared: Compared) -> ShapeResult:
 
 
 def _check_crossing(shape: Shape, rows: Sequence[Compared]) -> ShapeResult:
-    """Check a crossing: find the condition from which on a table exceeds another, by linear interpolation, and the range in
-    which the tables differ by no more than their error."""
-    table, other = ([row for row in rows if row.row.table == name] for name in (shape.table, shape.other))
+    """Check a crossing: find the condition from which on one table exceeds another, by linear interpolation, and the range
+    in which the tables differ by no more than their error."""
+    table, base_table = ([row for row in rows if row.row.table == name] for name in (shape.table, shape.other))
     points = [
-        (float(list(row.row.where.values())[-1]), row.ours / base.ours) for row, base in zip(table, other, strict=True)
+        (float(list(row.row.where.values())[-1]), row.ours / base.ours)
+        for row, base in zip(table, base_table, strict=True)
     ]
-    error = max(median([abs(row.error) for row in side]) for side in (table, other))
+    error = max(median([abs(row.error) for row in side]) for side in (table, base_table))
     crossing = _crossing(points, 1.0)
     if crossing is None:
         return ShapeResult(shape, False, f"{shape.table} does not change from less to more")
@@ -106,7 +108,8 @@ def _check_crossing(shape: Shape, rows: Sequence[Compared]) -> ShapeResult:
 
 
 def _crossing(points: Sequence[tuple[float, float]], ratio: float) -> float | None:
-    """Return where a curve last rises above a ratio; None if it does not, or is above it from the start."""
+    """Return the x at which a curve last rises above a ratio; None if the curve does not end above the ratio, or is always
+    above it."""
     above = [value > ratio for _, value in points]
     if not above[-1] or all(above):
         return None
@@ -115,7 +118,7 @@ def _crossing(points: Sequence[tuple[float, float]], ratio: float) -> float | No
 
 
 def _check_step(shape: Shape, values: Mapping[float, float]) -> ShapeResult:
-    """Check a step: it must exceed ten times the increase that the steeper adjacent slope predicts."""
+    """Check a step: it must exceed ten times the increase that the steeper adjacent slope predicts. values: nanoseconds."""
     first, before, after, last = shape.points
     slopes = [(values[b] - values[a]) / (b - a) for a, b in ((first, before), (after, last))]
     step, expected = values[after] - values[before], (after - before) * max(slopes)
@@ -125,6 +128,7 @@ def _check_step(shape: Shape, values: Mapping[float, float]) -> ShapeResult:
 
 
 def _check_flat(shape: Shape, points: Sequence[tuple[float, float]]) -> ShapeResult:
+    """Check that the values stay near the first one up to `shape.until`, and end below half of it."""
     idle = points[0][1]
     early = [value for x, value in points if x <= shape.until]
     minimum, end = min(early) / idle, points[-1][1] / idle

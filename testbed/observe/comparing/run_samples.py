@@ -1,5 +1,5 @@
-"""Samples of the measures of runs. A sample has one value per repetition for each measure and point: the median of its
-rows."""
+"""Samples of the measures of runs. A sample of a measure at a point has one value per repetition: the median of the
+repetition's rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Point = tuple[tuple[str, object], ...]
 """The conditions of a measurement: ``(("node", "n1"), ("size_bytes", 64))``."""
 
 _MAX_FIGURE: Final = 1e18  # larger values, and NaN, are not measurements
-NO_FIGURES: Final = ("invalid", "failed")
+UNUSABLE_GRADES: Final = ("invalid", "failed")
 """Verdicts on runs whose figures are not used."""
 
 
@@ -29,9 +29,10 @@ class NotComparableError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class RunSamples:
-    """Samples of runs of one kind. values: values of each repetition that has any, by seed and then in the order of the
-    runs. exact: whether repeating the runs would give equal figures. parameters: parameters of the runs, as text; different
-    values are joined by commas. settings: settings of the workload. notes: sentences for the reader."""
+    """Samples of runs of one kind. values: a value for each repetition that has one, in the order of the seeds and then of
+    the runs. seeds: the seeds of these repetitions. exact: whether repeating the runs would give equal figures. parameters:
+    parameters of the runs, as text; different values are joined by commas. settings: settings of the workload. notes:
+    sentences for the reader."""
 
     values: Mapping[tuple[Point, str], Sequence[float]]
     seeds: Mapping[tuple[Point, str], Sequence[int]]
@@ -54,7 +55,8 @@ def read_samples(folder: Path) -> RunSamples:
 
 
 def read_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Read the runs of one kind that have valid figures, with a note on each other run. Raises as `read_samples`."""
+    """Read the runs of one kind that have valid figures, with a note on each run that is left out. Raises the errors of
+    `read_samples`."""
     try:
         selected, notes = _trusted_runs(folder)
     except NotFoundError as error:
@@ -70,30 +72,31 @@ def read_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
 
 
 def samples_of(folder: Path, selected: Sequence[RecordedRun], notes: Sequence[str]) -> RunSamples:
-    """Gather the samples of runs of one kind. Raises as `read_samples`."""
+    """Gather the samples of runs of one kind. Raises the errors of `read_samples`."""
     figures: list[Figure] = []
     for run in selected:
         figures += _run_figures(run)
     parameters_of_runs = [run.parameters for run in selected]
     settings = {key: _format_parameter(value) for key, value in (parameters_of_runs[0].get("settings") or {}).items()}
-    return gathered(folder, figures, parameters_of_runs, settings, notes)
+    return gather(folder, figures, parameters_of_runs, settings, notes)
 
 
-def gathered(
+def gather(
     folder: Path,
     figures: list[Figure],
     parameters_of_runs: Sequence[Mapping[str, Any]],
     settings: Mapping[str, str],
     notes: Sequence[str],
 ) -> RunSamples:
-    """Gather figures by point and measure. parameters_of_runs: an entry for each run. Raises NotComparableError if there
-    are no figures."""
+    """Gather figures by point and measure. folder: for error messages. parameters_of_runs: an entry for each run. Raises
+    NotComparableError if there are no figures."""
     if not figures:
-        raise NotComparableError(f"{folder} has no rows with a figure: there is nothing to compare")
+        raise NotComparableError(f"{folder} has no rows with a measure: there is nothing to compare")
     values: dict[tuple[Point, str], list[float]] = {}
     seeds: dict[tuple[Point, str], list[int]] = {}
-    for seed, point, measure, value in sorted(figures, key=lambda figure: figure[0]):
-        # Sorted by seed; stable, so equal seeds keep the order of the runs.
+    for seed, point, measure, value in sorted(
+        figures, key=lambda figure: figure[0]
+    ):  # equal seeds in the order of the runs
         values.setdefault((point, measure), []).append(value)
         seeds.setdefault((point, measure), []).append(seed)
     keys = dict.fromkeys(key for run in parameters_of_runs for key in run)
@@ -105,7 +108,7 @@ def gathered(
 
 
 def _trusted_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Select the runs that have valid figures, with a note on each other run."""
+    """Select the runs that have valid figures, with a note on each run that is left out or degraded."""
     is_run = (folder / RUN).exists()
     all_runs, notes = ([read_run(folder)], []) if is_run else runs(folder)
     if not all_runs:
@@ -115,7 +118,7 @@ def _trusted_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
         grade = str((run.result.get("verdict") or {}).get("grade", ""))
         if run.status != "done":
             notes.append(f"{run.folder} did not complete ({run.status}), and is left out")
-        elif grade in NO_FIGURES:
+        elif grade in UNUSABLE_GRADES:
             notes.append(f"{run.folder} is {grade}, and its figures are not used")
         else:
             if grade == "degraded":
@@ -132,8 +135,9 @@ def _run_figures(run: RecordedRun) -> Iterator[Figure]:
     yield from figures_of(run.rows(), int(run.parameters.get("seed") or 0))
 
 
-def figures_of(rows: Iterable[Mapping[str, Any]], first: int) -> Iterator[Figure]:
-    """Yield the figures of a run's repetitions, each the median of its rows. first: seed of the first repetition."""
+def figures_of(rows: Iterable[Mapping[str, Any]], first_seed: int) -> Iterator[Figure]:
+    """Yield the figures of a run's repetitions, each the median of the repetition's rows. first_seed: seed of the first
+    repetition; each further one has the next seed."""
     values_by_measure: dict[tuple[int, Point, str], list[float]] = {}
     for row in rows:
         point = point_of(row)
@@ -142,7 +146,7 @@ def figures_of(rows: Iterable[Mapping[str, Any]], first: int) -> Iterator[Figure
             if is_measure(key, value):
                 values_by_measure.setdefault((repeat, point, key), []).append(float(value))
     for (repeat, point, key), values in values_by_measure.items():
-        yield first + repeat - 1, point, key, median(values)
+        yield first_seed + repeat - 1, point, key, median(values)
 
 
 def repeat_of(row: Mapping[str, Any]) -> int:
@@ -172,7 +176,7 @@ def is_measure(key: str, value: object) -> bool:
 
 
 def _format_parameter(value: object) -> str:
-    """Format a parameter; a profile by its name."""
+    """Format a parameter; a profile is shown by its name."""
     if isinstance(value, dict):
         return str(value.get("name", value))
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -23,8 +23,8 @@ class ScoredRow(Protocol):
     def calibrated(self) -> bool: ...
 
 
-class Scored(Protocol):
-    """Rows of a system with our values, measured or kept. shapes_hold: for each shape whether it holds."""
+class ScoredSystem(Protocol):
+    """A system's rows with our values, measured or kept. shapes_hold: whether each shape holds."""
 
     @property
     def system(self) -> str: ...
@@ -36,13 +36,13 @@ class Scored(Protocol):
     def shapes_hold(self) -> Sequence[bool]: ...
 
 
-def summary_rows(systems: Iterable[Scored]) -> list[list[str]]:
+def summary_rows(systems: Iterable[ScoredSystem]) -> list[list[str]]:
     """Return the cells of a table with `HEADINGS`: for each system its rows, and the median, 90th percentile and worst error
     of the predicted rows; a dash if there are none."""
     return [_cells(system) for system in systems]
 
 
-def _cells(system: Scored) -> list[str]:
+def _cells(system: ScoredSystem) -> list[str]:
     predicted = [row for row in system.rows if not row.calibrated]
     shapes = f"{sum(system.shapes_hold)} of {len(system.shapes_hold)} hold"
     counts = [system.system, str(len(system.rows)), str(len(predicted))]
@@ -53,8 +53,8 @@ def _cells(system: Scored) -> list[str]:
 
 
 def table_errors(scores: Scores) -> list[list[str]]:
-    """Return the cells of the errors of a paper's predicted rows, by table, and of all rows if there are several tables:
-    number of rows, median, 90th percentile, worst."""
+    """Return a row of cells for each table of a paper: the table, the number of its predicted rows, and the median, 90th
+    percentile and worst of their errors. With several tables, a row for all of them follows."""
     by_table = {table or "rows of no table": errors for table, errors in scores.errors.items()}
     if len(by_table) > 1 and scores.overall is not None:
         by_table["all"] = scores.overall

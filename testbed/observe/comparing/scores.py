@@ -1,8 +1,8 @@
 """Scores of a reproduction: a paper's rows compared with ours, the errors of the predictions, and failures.
 
-A calibrated row was used to choose a constant of the profile; its error must be within `MAX_CALIBRATION_ERROR`. The shapes
-that the paper describes must hold; some are relations between our own runs. All other rows are predictions: they were not
-used for calibration, and no error may exceed that of the kept row by more than `MAX_WORSENING`.
+A calibrated row was used to choose a constant of the profile; its error must be within `MAX_CALIBRATION_ERROR`. All other
+rows are predictions; the error of a prediction may exceed that of the kept row by at most `MAX_WORSENING`. The shapes that
+the paper describes must hold; some are relations between our own runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testbed.observe.papers import Paper, Row, Table, figure
 Kind: TypeAlias = Literal["calibrated", "predicted", "paper"]
 
 KINDS: Final[Mapping[Kind, str]] = {"calibrated": "calibrated", "predicted": "predicted", "paper": "the paper's"}
-"""Names of the kinds of lines; "paper": published values that we do not measure."""
+"""Kinds of lines and their names; "paper": a published value that we do not measure."""
 
 MAX_CALIBRATION_ERROR: Final = 0.03
 """Maximum relative error of a calibrated row."""
@@ -47,8 +47,8 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class ScoreLine:
-    """A published value and ours, in its unit. ours, error: None if we do not measure it. table: group of rows whose
-    errors are summarized separately. kind: see `KINDS`."""
+    """A published value and ours, in `unit`. ours, error: None if we do not measure the value. place: the table, figure or
+    section of the paper. table: group of rows whose errors are summarized separately. kind: see `KINDS`."""
 
     place: str
     table: str
@@ -64,8 +64,8 @@ class ScoreLine:
 
 @dataclass(frozen=True)
 class Scores:
-    """A paper's values and ours. measured: our rows, by run. kept: our values of an earlier reproduction, by row name; empty
-    if they are not compared."""
+    """A paper's values and ours. measured: our rows, by run. kept: our values of an earlier reproduction, by name of the
+    row; empty: they are not compared."""
 
     system: str
     paper: Paper
@@ -111,6 +111,7 @@ class Scores:
 
     @property
     def predicted(self) -> list[Compared]:
+        """The rows that were not used for calibration."""
         return [compared for compared in self.rows if not compared.calibrated]
 
     @property
@@ -161,10 +162,11 @@ def _deviation(compared: Compared) -> str:
 
 
 def _our_value(row: Row, measured: Mapping[str, Rows], previous: Mapping[str, Compared]) -> float:
-    """Return our value in the row's unit. previous: previous rows, which a row with a sum adds up."""
+    """Return our value in the row's unit. previous: the rows before it, by name, which a row with `sum` adds up. Raises
+    TestbedError if the run lacks the value."""
     if row.sum:
         return sum(previous[name].ours for name in row.sum)
     value = figure(row, measured[row.run], measured[row.other_run] if row.other_run else ())
     if value is None:
-        raise TestbedError(f"{row.name}: run {row.run} has no {row.take} where {dict(row.where)}")
+        raise TestbedError(f"{row.name}: run {row.run} has no row with {row.take} and {dict(row.where)}")
     return value

@@ -37,15 +37,15 @@ def comparisons(runs: Sequence[RunSummary]) -> Iterator[ComparedRun]:
     for index, run in enumerate(runs[1:], 1):
         if sum(kind.count for summary in (runs[0], run) for kind in summary.kinds) > _MAX_ROWS:
             continue
-        ours, name = runs[0].label, f"comparison-{index}"
+        baseline, name = runs[0].label, f"comparison-{index}"
         try:
             comparison = compare(runs[0].record.folder, run.record.folder)
         except TestbedError as error:
-            yield ComparedRun(run.label, ours, f"Not comparable: {error}.", name)
+            yield ComparedRun(run.label, baseline, f"Not comparable: {error}.", name)
             continue
-        shown = _table(comparison, ours, run.label)
+        shown = _table(comparison, baseline, run.label)
         yield ComparedRun(
-            run.label, ours, _summary(comparison), name, shown, comparison.notes, comparison.worse
+            run.label, baseline, _summary(comparison), name, shown, comparison.notes, comparison.has_worse
         )  # fmt: skip
 
 
@@ -53,20 +53,20 @@ def _summary(comparison: Comparison) -> str:
     counts = ((len(comparison.judged(judgement)), judgement.value) for judgement in Judgement)
     totals = ", ".join(f"{count} {name}" for count, name in counts if count)
     return (
-        f"{len(comparison.measured)} measures, where less than {comparison.threshold:.0%} is no difference: {totals}."
+        f"{len(comparison.measures)} measures, where less than {comparison.threshold:.0%} is no difference: {totals}."
     )
 
 
-def _table(comparison: Comparison, ours: str, theirs: str) -> Table:
+def _table(comparison: Comparison, baseline: str, candidate: str) -> Table:
     rows = [
-        [compared.where, heading(compared.measure), format_value(compared.measure, compared.ours),
-         format_value(compared.measure, compared.theirs),
+        [compared.where, heading(compared.measure), format_value(compared.measure, compared.baseline),
+         format_value(compared.measure, compared.candidate),
          f"{compared.ratio.value:.3f}", _interval(compared), compared.judgement.value]
-        for compared in comparison.measured[:_MAX_SHOWN]
+        for compared in comparison.measures[:_MAX_SHOWN]
     ]  # fmt: skip
-    headings = ["where", "measure", ours, theirs, f"{theirs} / {ours}", "interval", "judgement"]
-    note = f"The first {_MAX_SHOWN} of {len(comparison.measured):,}." if len(comparison.measured) > _MAX_SHOWN else ""
-    return Table(f"{theirs} against {ours}, the worst first", headings, rows, frozenset({0, 1, 5, 6}), note=note)
+    headings = ["where", "measure", baseline, candidate, f"{candidate} / {baseline}", "interval", "judgement"]
+    note = f"The first {_MAX_SHOWN} of {len(comparison.measures):,}." if len(comparison.measures) > _MAX_SHOWN else ""
+    return Table(f"{candidate} against {baseline}, the worst first", headings, rows, frozenset({0, 1, 5, 6}), note=note)
 
 
 def _interval(measure: ComparedMeasure) -> str:

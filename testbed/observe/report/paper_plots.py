@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from testbed.observe.comparing.paper_shapes import Compared
-from testbed.observe.comparing.score_summary import HEADINGS, Scored, ScoredRow, summary_rows
+from testbed.observe.comparing.score_summary import HEADINGS, ScoredRow, ScoredSystem, summary_rows
 from testbed.observe.comparing.scores import Errors, Scores
 from testbed.observe.format.quantities import format_value
 from testbed.observe.papers import UNITS, Curve, PaperFigure
@@ -176,7 +176,7 @@ def _row_plot(name: str, title: str, unit: str, rows: Sequence[Compared]) -> Plo
     return Plot(name, title, svg, caption, alt_text)
 
 
-def error_plot(systems: Sequence[Scored]) -> Plot:
+def error_plot(systems: Sequence[ScoredSystem]) -> Plot:
     """Plot the errors of all systems, with a dot for each row."""
     cells = summary_rows(systems)
     alt_text = "Relative errors of the papers' values. " + "; ".join(
