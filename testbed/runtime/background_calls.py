@@ -1,8 +1,8 @@
-"""Run blocking system calls concurrently with an event loop.
+"""Run blocking system calls in threads, beside an event loop.
 
-Closing a packet socket, or making it stop receiving, waits until no processor uses it any more: about ten milliseconds,
-in which a relay would forward nothing. Many such calls in parallel take as long as one, since they wait for the same grace
-period.
+Closing a packet socket, or making it stop receiving, blocks until no processor uses the socket any more: for about ten
+milliseconds, in which a relay would forward nothing. Many such calls in parallel take as long as one, since they wait for
+the same RCU grace period.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BackgroundCalls:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._callbacks: list[Callable[[], object]] = []
-        self._callbacks_lock = threading.Lock()  # keeps `_callbacks` and the eventfd consistent
+        self._callbacks_lock = threading.Lock()  # for `_callbacks` and the eventfd, which change together
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.watch(self._eventfd, self._run_callbacks)
 
@@ -34,19 +34,19 @@ class BackgroundCalls:
         os.close(self._eventfd)
 
     def run(self, calls: Sequence[Callable[[], object]], on_done: Callable[[], object]) -> None:
-        """Start the calls, without waiting for them. The loop calls `on_done` after the last one has returned. If a call
-        raises, its thread ends; `on_done` is called all the same."""
+        """Start the calls, without waiting for them. The loop calls `on_done` after the last one has returned. A call that
+        raises ends its thread, but does not prevent `on_done`."""
         pending = deque(calls)
-        running = 1  # threads that are not done, this one included
+        running = 1  # number of threads that have not finished, including the present one
         lock = threading.Lock()
 
-        def leave() -> None:
+        def finish_thread() -> None:
             nonlocal running
             with lock:
                 running -= 1
                 is_last = not running
             if is_last:
-                self._finish(on_done)
+                self._schedule(on_done)
 
         def run_pending() -> None:
             try:
@@ -57,21 +57,22 @@ class BackgroundCalls:
                         break
                     call()
             finally:
-                leave()
+                finish_thread()
 
         for _ in range(min(len(pending), _MAX_THREADS)):
             with lock:
                 running += 1
             try:
                 threading.Thread(target=run_pending, daemon=True).start()
-            except RuntimeError:  # the system has no room for another thread: this one makes the remaining calls
+            except RuntimeError:  # the system allows no further thread: the present one makes the remaining calls
                 run_pending()
                 break
-        leave()
+        finish_thread()
 
-    def _finish(self, on_done: Callable[[], object]) -> None:
+    def _schedule(self, callback: Callable[[], object]) -> None:
+        """Let the loop call `callback`; called in any thread."""
         with self._callbacks_lock:
-            self._callbacks.append(on_done)
+            self._callbacks.append(callback)
             os.eventfd_write(self._eventfd, 1)
 
     def _run_callbacks(self, _now: int) -> None:

@@ -1,7 +1,7 @@
-"""Requests of commands to a cluster's relay, supervisor and NIC agents on Unix sockets: request and reply are one JSON
-packet each.
+"""Requests of commands to a cluster's relay, supervisor and NIC agents on Unix sockets. Request and reply are one packet
+each, which contains a JSON object.
 
-A socket is addressed by its directory's descriptor, so that the length of its path does not matter.
+A socket is addressed through a descriptor of its directory, so that the length of its path does not matter.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from testbed.kernel.changes import announce
 CALL_TIMEOUT: Final = 30.0
 """Seconds that a command waits for a reply."""
 
-_MAX_PACKET: Final = 160 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
+_MAX_PACKET: Final = 160 * 1024  # bytes; the kernel's default limit is 208 KiB, which includes its own overhead
 
 
 class NotListeningError(Exception):
-    """No process listens: it has ended or was never started."""
+    """No process listens on the socket: it has ended or was never started."""
 
 
 def call(path: Path, request: Mapping[str, object], timeout: float = CALL_TIMEOUT) -> dict[str, Any]:
     """Send a request to the listener at `path` and return its reply. timeout: seconds.
 
-    Raises NotListeningError, KernelError after the timeout or with the error that the listener reports.
+    Raises NotListeningError; KernelError after the timeout, or with the error that the listener reports.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     with connection:
@@ -41,7 +41,7 @@ def call(path: Path, request: Mapping[str, object], timeout: float = CALL_TIMEOU
                 connection.connect(address)
             connection.send(json.dumps(request).encode())
             packet = connection.recv(_MAX_PACKET)
-        except (FileNotFoundError, ConnectionError, BrokenPipeError) as error:
+        except (FileNotFoundError, ConnectionError) as error:
             raise NotListeningError(path) from error
         except TimeoutError as error:
             raise KernelError(f"no answer from the process at {path} after {timeout:g} s") from error
@@ -76,8 +76,8 @@ class PendingReply:
 class Listener:
     """Handles requests in a loop.
 
-    handler: called with each request; returns the reply or a `PendingReply`. Its TestbedError, OSError, KeyError or
-    TypeError is sent as the error.
+    handler: called with each request; returns the reply or a `PendingReply`. A TestbedError, OSError, KeyError or TypeError
+    that it raises is sent as the reply's error.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Listener:
             self._loop.unwatch(connection.fileno())
             try:
                 request = json.loads(connection.recv(_MAX_PACKET))
-            except (OSError, ValueError):  # the caller has gone, or sent an invalid request
+            except (OSError, ValueError):  # the caller has ended, or its request is not JSON
                 connection.close()
                 return
             reply = self._reply_to(request)
@@ -122,7 +122,7 @@ class Listener:
 
 
 def listen(path: Path) -> socket.socket:
-    """Open a non-blocking socket that listens for `call` at `path`. OSError."""
+    """Open a non-blocking socket that listens for `call` at `path`. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -139,7 +139,7 @@ def listen(path: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def _socket_address(path: Path) -> Iterator[str]:
-    """Return an address for `path` through its directory's descriptor: a socket address has at most 107 bytes."""
+    """Provide an address for `path` through a descriptor of its directory: a socket address has at most 107 bytes."""
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

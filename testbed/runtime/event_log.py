@@ -1,8 +1,8 @@
-"""The event log of a cluster, beside its state: one JSON object per line.
+"""The event log of a cluster, in the directory of its state: one JSON object per line.
 
-    {"time": nanoseconds of the epoch, "clock": monotonic nanoseconds, "event": "inject", ...}
+    {"time": nanoseconds since the epoch, "clock": monotonic nanoseconds, "event": "inject", ...}
 
-Processes append independently; each line is written in one call, so lines do not mix.
+Processes append independently. Each line is written in one call, so that lines do not mix.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FILE: Final = "events.jsonl"
 
 
 def record(directory: Path, event: str, **attributes: object) -> None:
-    """Append an event to the log in this cluster directory; do nothing if the cluster is gone.
+    """Append an event to the log in a cluster's directory; do nothing if the directory is gone.
 
-    Raises OSError, also for a FIFO in place of the log, to which a write would wait.
+    Raises OSError, also if the log is a FIFO without a reader: opening it without O_NONBLOCK would block.
     """
     line = json.dumps({"time": time.time_ns(), "clock": time.monotonic_ns(), "event": event, **attributes})
     try:
@@ -48,7 +48,7 @@ def read(directory: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def is_event(document: Mapping[str, Any]) -> bool:
-    """Whether a document has the fields of every event. Damage can merge two lines into one with arbitrary content."""
+    """Whether a document has the fields of every event. In a damaged log, a line can contain any JSON object."""
     return (
         type(document.get("event")) is str
         and type(document.get("time")) is int

@@ -1,7 +1,7 @@
-"""JSON BufferedLines files to which several processes append without losing earlier lines.
+"""Files of JSON documents, one per line: `Journal` for several processes, `BufferedLines` and `UnbufferedLines` for one.
 
-Every line is written in one call under the file's lock. A line that does not fit (full disk) is truncated away, so that
-the file ends with a complete line, and the writer gets an error.
+A line of a journal is written under the file's lock. If it does not fit (full disk), the file is truncated to its former
+size, so that it ends with a complete line, and the writer gets an error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testbed.kernel.filesystem import open_regular
 
 
 class UnwritableError(TestbedError):
-    """Results cannot be written; earlier results are complete."""
+    """A results file cannot be written; what was written before is complete."""
 
 
 class BrokenFileError(TestbedError):
@@ -28,14 +28,14 @@ class BrokenFileError(TestbedError):
 
 
 class Journal:
-    """Appends documents to a file. Each process opens the file at its first write."""
+    """Appends documents to a file that several processes write. Each process opens the file at its first write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         self._opened = (-1, 0)  # descriptor, and pid of the process that opened it
 
     def write(self, document: Mapping[str, object]) -> None:
-        """Append a document as a line; values that JSON cannot represent are written as their repr. Raises
+        """Append a document as a line. Values that JSON cannot represent are written as their `repr`. Raises
         UnwritableError."""
         line = json.dumps(document, default=repr, ensure_ascii=False).encode(errors="replace") + b"\n"
         try:
@@ -86,7 +86,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 class BufferedLines:
-    """A file of lines for one process that writes many of them: buffers up to 2,000 lines."""
+    """A file to which one process writes many lines: buffers up to 2,000 of them."""
 
     _MAX_BUFFERED = 2_000
 
@@ -96,9 +96,8 @@ class BufferedLines:
 
     def write_line(self, line: str) -> None:
         """Write a line, given without its line break. Raises UnwritableError."""
-        lines = self._lines
-        lines.append(line)
-        if len(lines) >= self._MAX_BUFFERED:
+        self._lines.append(line)
+        if len(self._lines) >= self._MAX_BUFFERED:
             self.close()
 
     def write(self, document: Mapping[str, object]) -> None:
@@ -119,10 +118,10 @@ class BufferedLines:
 
 
 class UnbufferedLines:
-    """A file of lines for one process, written without buffering, so that nothing is lost if the process is killed.
+    """A file to which one process writes lines without buffering, so that nothing is lost if the process is killed.
 
-    It can continue a file whose last line a killed process left incomplete. A write after `close` reopens the file for
-    that line.
+    The file may exist, and may end with an incomplete line of a killed process. A write after `close` reopens the file
+    for that line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -167,7 +166,8 @@ def read(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def read_numbered(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Read the documents with their line numbers. BrokenFileError for a damaged line that is not merely incomplete."""
+    """Read the documents with their line numbers, from 1. Raises BrokenFileError for a damaged line, unless it is merely
+    incomplete."""
     for number, document in _documents(path, is_strict=True):
         if document is not None:
             yield number, document

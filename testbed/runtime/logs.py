@@ -1,5 +1,5 @@
 """Log files of fates, one record per line (`testbed.fates.records.Record`). The size of a log is limited, so that it
-cannot fill a disk; its writer is notified when the log ends."""
+cannot fill a disk; a callback reports that logging has stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LogFile:
     """A log to which one or more processes append, without buffering, so that nothing is lost if a process is killed."""
 
     def __init__(self, path: str, max_size: int, on_end: Callable[[str], object]) -> None:
-        """max_size: bytes that this process may write. on_end: called once with the reason when writing stops.
+        """max_size: bytes that this process may write. on_end: called once, with the reason, when logging stops. Raises
         OSError."""
         self.path: Final = path
         self._remaining = max_size
@@ -29,7 +29,7 @@ class LogFile:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def write(self, record: Record) -> None:
-        """Write a record; do nothing once the log has ended. File errors end the log and never stop the relay."""
+        """Write a record; do nothing once logging has stopped. An error of the file stops the logging, not the relay."""
         if self._descriptor < 0:
             return
         line = record.to_line().encode() + b"\n"
@@ -54,10 +54,10 @@ class LogFile:
 
 
 def read_log(path: Path) -> list[Record]:
-    """Read a log for a replay, which starts with the first frame.
+    """Read a log for a replay from the first frame. The records' epochs are set to 0.
 
     The impairments of a direction must not have changed while its fates were logged. Raises NotFoundError for a missing
-    file, TestbedError with file and line for an invalid record.
+    file; TestbedError, with file and line, for an invalid record.
     """
     try:
         lines = read_text(path).splitlines()

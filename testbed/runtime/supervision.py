@@ -1,7 +1,7 @@
 """Supervision of a cluster's services (relay processes, agents of shared NICs), by locks in the cluster's directory.
 
-Each service, and the supervisor, holds a lock for its lifetime. The supervisor restarts services that die. Each service
-also watches the supervisor, and starts a new one when the supervisor dies; the new one finds the running services by
+Each service, and the supervisor, holds a lock as long as it runs. The supervisor restarts services that die. Each service
+also watches the supervisor, and starts a new one when the supervisor dies; the new supervisor finds the running services by
 their locks and adopts them. If several are started, only one gets the lock: there are never two supervisors, and never
 two relay processes that forward the same links.
 """
@@ -30,7 +30,7 @@ _RETRY_INTERVAL: Final = 1_000_000_000  # ns between two attempts to start a sup
 
 
 def supervisor_lock(directory: Path) -> Path:
-    """Return the path of the supervisor's lock. directory: the cluster's."""
+    """Return the path of the supervisor's lock. directory: the cluster's directory."""
     return directory / _SUPERVISOR_LOCK
 
 
@@ -46,7 +46,7 @@ def service_keys(directory: Path, kind: str) -> list[str]:
 
 
 def running_supervisor(directory: Path) -> processes.Identity | None:
-    """Find the running supervisor of the cluster with this directory; None if there is none."""
+    """Find the running supervisor of the cluster with this directory; return None if there is none."""
     pid = locks.holder(supervisor_lock(directory))
     return processes.identity(pid) if pid else None
 
@@ -61,8 +61,8 @@ def are_all_running(directory: Path, kind: str) -> bool:
 def end_all(directory: Path) -> None:
     """End the supervisor and all services, and wait until none holds its lock.
 
-    The orders and the state in the directory must already be removed or changed so that no service is needed: a service
-    may just be starting.
+    The orders and the state in the directory must already be removed, or changed so that no service is needed; otherwise a
+    service that is just starting would continue.
     """
     while True:
         paths = [supervisor_lock(directory), *(directory / name for name in names_in(directory, _LOCK_PREFIX))]
@@ -77,8 +77,8 @@ def end_all(directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Death of a supervisor, noticed by a service. when: wall clock, nanoseconds. code: its exit code as in subprocess;
-    None: unknown, since only the parent learns it."""
+    """Death of a supervisor, noticed by a service. when: wall clock, nanoseconds. code: exit code, as in `subprocess`; None:
+    unknown, since the service is not the supervisor's parent."""
 
     pid: int
     when: int
@@ -94,10 +94,11 @@ class Death:
 
 
 class Supervision:
-    """A service's watch on its supervisor. Call `advance` whenever `fileno` is readable."""
+    """Supervision of the supervisor by a service, which calls `advance` whenever `fileno` is readable."""
 
     def __init__(self, directory: Path, command: Sequence[str]) -> None:
-        """directory: the cluster's. command: starts a supervisor; the fields of a `Death` are appended."""
+        """directory: the cluster's directory. command: command line that starts a supervisor; the fields of a `Death` are
+        appended to it."""
         self._directory = directory
         self._lock = supervisor_lock(directory)
         self._command = command
@@ -114,7 +115,7 @@ class Supervision:
         return self._epoll.fileno()
 
     def advance(self) -> None:
-        """Handle the end of the supervisor or of a started process that did not become one, or retry the start."""
+        """Handle the end of the watched process, the supervisor or one that was started to become it; or retry the start."""
         if self._watched is not None:
             pid, pidfd = self._watched
             if not processes.wait_for_end(pidfd, 0):
@@ -125,14 +126,14 @@ class Supervision:
             code = None
             with contextlib.suppress(ChildProcessError):
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if locks.read_note(self._lock):  # a supervisor that ends regularly clears its note
+            if locks.read_note(self._lock):  # a supervisor that ends as intended clears its note
                 self._death = Death(pid, time.time_ns(), code)
             elif code and not locks.holder(self._lock):
                 self._record_failure(f"the started process ended with code {code}")
         self._watch_supervisor()
 
     def _watch_supervisor(self) -> None:
-        """Watch the running supervisor, or start one. SystemExit if the cluster is gone."""
+        """Watch the running supervisor, or start one. Raises SystemExit if the cluster is gone."""
         supervisor = locks.holder_pidfd(self._lock) or self._start()
         self._retry_timer.set(0 if supervisor is not None else self._next_start)
         if supervisor is not None:
@@ -140,8 +141,8 @@ class Supervision:
             self._epoll.register(supervisor[1], select.EPOLLIN)
 
     def _start(self) -> tuple[int, int] | None:
-        """Start a supervisor in a new interpreter, since a fork would keep this process's resources. Returns pid and pidfd;
-        None if the start fails or is not due."""
+        """Start a supervisor in a new interpreter, since a fork would keep this process's resources. Return pid and pidfd,
+        or None if the start fails or is not due."""
         if not self._lock.exists():
             raise SystemExit("the cluster is gone")
         now = time.monotonic_ns()
@@ -155,7 +156,7 @@ class Supervision:
         except OSError as error:
             self._record_failure(reason_of(error))
             return None
-        return pid, os.pidfd_open(pid)  # our child: its pid is not reused before waitpid
+        return pid, os.pidfd_open(pid)  # the pid of a child is not reused before waitpid
 
     def _record_failure(self, reason: str) -> None:
         """Record a failure as an event, unless the last one had the same reason."""

@@ -1,6 +1,6 @@
-"""Workloads: programs that run on all nodes of a cluster at once, on any protocol, with rows as results.
+"""Workloads: programs that run on all nodes of a cluster at once, on any protocol, and record rows as results.
 
-A workload is a class whose fields are its settings (`form.Workload`), or just an ``async def`` function:
+A workload is a class whose fields are its settings (`form.Workload`), or an ``async def`` function:
 
     from testbed.workloads.form import Comm, Node, Workload
     from testbed.workloads.workload_settings import Size
@@ -28,9 +28,9 @@ A workload is a class whose fields are its settings (`form.Workload`), or just a
     async def hello(comm, node, *, count: int = 3): ...                      # a function: keywords are settings
 
 ``testbed run star-4 ./greeting.py:Greeting --set count=5`` runs it, and so does ``testbed.run("star-4", Greeting(count=5))``
-(see `testbed.controller.runs.runner`). A package names its workloads as entry points of the group "testbed.workloads".
+(see `testbed.controller.runs.runner`). A package registers its workloads as entry points of the group "testbed.workloads".
 
-A workload only uses `comm` (MPI's point-to-point, awaited) and `node` (time, rows, barriers, random numbers), so that it
-runs in the simulation and in namespaces. It verifies its messages and raises `form.VerificationError`. A row's keys
-end with their unit, if they have one: ``_ns``, ``_bytes``, ``_bit_s``, ``_per_s``.
+A workload only uses `comm` (MPI calls, awaited) and `node` (time, rows, barriers, random numbers), so that it runs in the
+simulation and in namespaces. It verifies its messages, and raises `form.VerificationError` if one is wrong. Keys of a row
+end with the unit of the value: ``_ns``, ``_bytes``, ``_bit_s``, ``_per_s``.
 """

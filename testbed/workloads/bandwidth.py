@@ -16,9 +16,9 @@ Pattern = Literal["all", "one-way", "windowed", "bidirectional"]
 class Bandwidth(Workload):
     """Bandwidth between two ranks, for messages of each size.
 
-    one-way: `window` messages in flight, and one acknowledgement after the last. windowed: `window` messages,
-    then their acknowledgement, repeatedly. bidirectional: one-way in both directions at once; the sum. most: time for
-    one size, which limits the number of messages.
+    one-way: `window` messages in flight, and one acknowledgement after the last. windowed: `window` messages, then their
+    acknowledgement, repeatedly. bidirectional: one-way in both directions at once; the sum of both bandwidths. count:
+    maximum number of messages. most: maximum time for one size, which also limits the number of messages.
     """
 
     supports_loss = True
@@ -69,7 +69,7 @@ class Bandwidth(Workload):
         )
 
     async def _measure(self, comm: Comm, node: Node, stream: Streams, pattern: str, size: int, count: int) -> Sent:
-        """Measure once; the result is valid at rank 0."""
+        """Measure `count` messages; the result is valid at rank 0."""
         peer, window = self.peer - comm.rank, self.window
         if pattern == "bidirectional":
             receiver = node.spawn(stream.receive(peer, size, count, window), "receiver")

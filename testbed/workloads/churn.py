@@ -1,4 +1,4 @@
-"""Messages between nodes that crash and restart, for use with crash, restart and reset faults."""
+"""Random messages between nodes that crash and restart, for scenarios with crash, restart and reset faults."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from testbed.workloads.form import Comm, Contents, Node, VerificationError, Work
 from testbed.workloads.quantiles import log_uniform
 from testbed.workloads.workload_settings import Duration, MessageSize
 
-_HEAD: Final = struct.Struct(
-    "!IIIIQ"
-)  # sender, its incarnation, number by receiver, bytes of content, remaining nanoseconds
+_HEAD: Final = struct.Struct("!IIIIQ")
+"""Sender, its incarnation, number of the message to this receiver, bytes of the content, remaining nanoseconds."""
 _SECOND: Final = 1_000_000_000
-_RECEIVES: Final = 8
+_RECEIVES: Final = 8  # posted receives of a node
 
 
 class Churn(Workload):
-    """Random messages between nodes that may crash and restart, verified: content, exactly once, and order for each
-    incarnation of each sender.
+    """Random messages between nodes that may crash and restart. Each must arrive at most once, unchanged, and in order for
+    each incarnation of its sender.
 
-    time: duration of sending. rate: messages per second of each node, on average. largest: maximum size of the content,
-    bytes. outstanding: maximum sends in progress to one peer, so that a dead peer does not block other peers. settle: time
-    for which nodes receive after the end of sending.
+    time: duration of sending. rate: average number of messages per second of each node. largest: maximum size of the
+    content, bytes. outstanding: maximum number of sends in progress to one peer, so that a dead peer does not block others.
+    settle: time for which nodes receive after the end of sending.
 
-    A restarted node sends until the other nodes end: each message carries the remaining time. Each node's row is that of its
-    last incarnation: its number (lives); its messages that were sent, were returned with an error, and were pending at the
-    end (unanswered); sends that failed after they were reported as done (taken_back); messages received; receives that
-    failed with their sender (broken); number of senders' incarnations from which messages were received (from_lives).
+    A restarted node sends until the other nodes end, since each message contains the remaining time. Each node's row is that
+    of its last incarnation: number of the incarnation (lives); numbers of its messages that were sent, were returned with an
+    error, and were pending at the end (unanswered); of sends that failed after they were reported as done (taken_back); of
+    messages received; of receives that failed with their sender (broken); and of senders' incarnations from which messages
+    were received (from_lives).
     """
 
     checked = True
@@ -55,7 +55,7 @@ class Churn(Workload):
         await node.sleep(self.settle)
         receiver.cancel()
         await incarnation.cancel_receives()
-        counts = incarnation.account()
+        counts = incarnation.counts()
         node.row(**counts)
         return counts
 
@@ -70,15 +70,15 @@ class _Incarnation:
         self._end = node.now() + churn.time
         self._contents = Contents(node.seed, "churn", churn.largest)
         self._chance = node.random(f"life {node.starts}")
-        self._numbers: Counter[int] = Counter()  # of the next message, by receiver
-        self._in_flight: Counter[int] = Counter()  # sends, by receiver
-        self._last_received: dict[int, tuple[int, int]] = {}  # by sender, incarnation and number of its last message
+        self._numbers: Counter[int] = Counter()  # number of the next message, by receiver
+        self._in_flight: Counter[int] = Counter()  # number of sends in progress, by receiver
+        self._last_received: dict[int, tuple[int, int]] = {}  # sender -> incarnation and number of its last message
         self._receives: deque[tuple[bytearray, Request]] = deque()
         self._sender_incarnations: set[tuple[int, int]] = set()
         self._counts: Counter[str] = Counter()
 
     async def send_all(self) -> None:
-        """Send until the end, which a received message may make earlier."""
+        """Send until the end, which a received message may advance."""
         node, chance, peer_count = self._node, self._chance, self._comm.size - 1
         while (remaining := self._end - node.now()) > 0:
             await node.sleep(min(remaining, round(chance.expovariate(self._churn.rate) * _SECOND)))
@@ -103,7 +103,7 @@ class _Incarnation:
     async def receive_all(self) -> None:
         """Receive and verify until cancelled. Receives complete in order. Raises VerificationError."""
         for _ in range(_RECEIVES):
-            await self._begin(bytearray(_HEAD.size + self._churn.largest))
+            await self._post_receive(bytearray(_HEAD.size + self._churn.largest))
         while True:
             buffer, request = self._receives[0]
             succeeded = await _completes(request)
@@ -111,13 +111,13 @@ class _Incarnation:
             if succeeded:
                 self._verify(memoryview(buffer))
             self._counts["received" if succeeded else "broken"] += 1
-            await self._begin(buffer)
+            await self._post_receive(buffer)
 
-    async def _begin(self, buffer: bytearray) -> None:
+    async def _post_receive(self, buffer: bytearray) -> None:
         self._receives.append((buffer, await self._call(partial(self._comm.Irecv, buffer))))
 
     async def _call(self, call: Callable[[], Coroutine[Any, Any, Request]]) -> Request:
-        """Begin a transfer. The call is repeated if it raises the error of an earlier send."""
+        """Start a transfer. The call is repeated if it raises the error of an earlier send."""
         while True:
             try:
                 return await call()
@@ -144,12 +144,13 @@ class _Incarnation:
         self._end = min(self._end, self._node.now() + remaining)
 
     async def cancel_receives(self) -> None:
-        """Cancel the receives. A receive that has a part of a message of a dead node is not awaited."""
+        """Cancel the receives. They are not awaited, since one may have received a part of a dead node's message."""
         for _, request in self._receives:
             if request.active:
                 await request.Cancel()
 
-    def account(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
+        """Return the counts of the node's row."""
         counts = self._counts
         return {
             "lives": self._node.starts,
@@ -175,5 +176,5 @@ async def _completes(request: Request) -> bool:
 
 
 def _shift(rank: int, incarnation: int, number: int) -> int:
-    """Return the number of a message's content."""
+    """Return the number that selects a message's content."""
     return rank * 101 + incarnation * 37 + number

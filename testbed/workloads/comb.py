@@ -1,5 +1,5 @@
 """COMB's post-work-wait method (Lawry, Wilson, Maccabe, Brightwell, "COMB: a portable benchmark suite for assessing MPI
-overlap", CLUSTER 2002): how much of the processor a program keeps while messages move."""
+overlap", CLUSTER 2002): the share of the processor that is available to a program during transfers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ _DATA, _READY = 1, 2
 
 
 class Comb(Workload):
-    """Post receives, send, work, wait: bandwidth against the processor's share that the work got, and the time in each
-    call.
+    """Post receives, send, work, wait: bandwidth against the processor's availability to the work, and the time of each
+    step.
 
     Ranks 0 and `peer` exchange `batch` messages each way; rank 0 works in between, from 0 to `work` nanoseconds in `steps`
-    steps. Where a NIC runs in its host's process (`inline`), nothing moves during the work, which the figures show.
+    steps. rounds: exchanges per step, of which the medians are used. If a NIC runs in its host's process (`inline`), the
+    rows show that no message is transferred during the work.
     """
 
     supports_restarts = False
@@ -52,7 +53,7 @@ class Comb(Workload):
             )  # fmt: skip
 
     async def _round(self, comm: Comm, node: Node, contents: Contents, work: int) -> tuple[int, int, int, int]:
-        """Return the nanoseconds of posting, sending, working and waiting."""
+        """Run one exchange; return the nanoseconds of posting, sending, working and waiting."""
         peer, now = self.peer - comm.rank, node.now
         buffers = [bytearray(self.size) for _ in range(self.batch)]
         started = now()

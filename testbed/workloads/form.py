@@ -1,4 +1,4 @@
-"""Form of a workload, the environment of its ranks, and the verified contents of its messages."""
+"""Base classes of workloads, the environment of their ranks, and contents of messages that can be verified."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.errors import TestbedError
 __all__ = ["Clock", "Comm", "Contents", "Native", "Node", "RestartedError", "VerificationError", "Workload"]
 
 T = TypeVar("T")
-Tell = Callable[[Mapping[str, object]], object]
+RowWriter = Callable[[Mapping[str, object]], object]
 
 _GATHER: Final = 1
 _BARRIER: Final = 2
@@ -28,13 +28,13 @@ class VerificationError(TestbedError):
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Programs that run on all nodes at once. Its fields are its settings; `__post_init__` raises ValueError for
-    invalid ones.
+    """Programs that run on all nodes at once. The fields of a subclass are its settings; its `__post_init__` raises
+    ValueError for invalid ones. Lists of workloads show the first paragraph of its docstring.
 
-    least: minimum number of nodes. checked: whether checkers examine its history by default: for workloads that test
-    messages, not times. supports_loss: whether it completes over a protocol that loses messages (see `Node.lossy`);
-    otherwise it is not run over such a protocol. supports_restarts: whether it completes if nodes crash and restart; False:
-    it is not run with such faults; None: unknown, it is run. Lists of workloads show the first line of its docstring.
+    least: minimum number of nodes. checked: whether checkers examine its history by default, as for workloads that test
+    messages instead of measuring times. supports_loss: whether it completes over a protocol that loses messages (see
+    `Node.lossy`); otherwise it is not run over such a protocol. supports_restarts: whether it completes if nodes crash and
+    restart; False: it is not run with such faults; None: unknown, it is run.
     """
 
     least: ClassVar[int] = 2
@@ -47,18 +47,18 @@ class Workload:
         dataclass(frozen=True, kw_only=True)(cls)
 
     async def rank(self, comm: Comm, node: Node) -> object:
-        """Run one rank: node number r of the description is rank r of `comm`. The return value, plain data of at most
-        128 KiB, is the node's result."""
+        """Run one rank: node number r of the description is rank r of `comm`. Return the node's result, plain data of at
+        most 128 KiB."""
         raise NotImplementedError(f"{type(self).__name__} needs 'async def rank(self, comm, node)'")
 
 
 class Clock(Protocol):
-    """Time and the processor on a node, in every mode; nanoseconds."""
+    """Time and processor of a node, in every mode. All times are nanoseconds."""
 
     def now(self) -> int: ...
 
     def cpu(self) -> int:
-        """Return the processor time used by the node: of the host's core in the simulation, of the process in
+        """Return the processor time that the node has used: of the host's core in the simulation, of the process in
         namespaces."""
         ...
 
@@ -79,7 +79,19 @@ class Node:
     (`say`) are reliable. starts: how often this program was started in the run, from 1: a scenario may crash and restart
     it."""
 
-    __slots__ = ("_clock", "_control_comm", "_tell", "cpu", "lossy", "name", "names", "now", "rank", "seed", "starts")
+    __slots__ = (
+        "_clock",
+        "_control_comm",
+        "_write_row",
+        "cpu",
+        "lossy",
+        "name",
+        "names",
+        "now",
+        "rank",
+        "seed",
+        "starts",
+    )
 
     def __init__(
         self,
@@ -88,13 +100,13 @@ class Node:
         seed: int,
         clock: Clock,
         control: Comm | None,
-        tell: Tell,
+        write_row: RowWriter,
         *,
         lossy: bool = False,
         starts: int = 1,
     ) -> None:
-        """control: a communicator separate from the workload's messages; None: the node has no MPI. tell: called with each
-        row."""
+        """control: a communicator separate from the workload's messages; None: the node has no MPI. write_row: called with
+        each row."""
         self.lossy = lossy
         self.starts = starts
         self.name = name
@@ -107,7 +119,7 @@ class Node:
         self.rank = names.index(name)
         self._clock = clock
         self._control_comm = control
-        self._tell = tell
+        self._write_row = write_row
 
     @property
     def _control(self) -> Comm:
@@ -118,7 +130,7 @@ class Node:
         return self._control_comm
 
     async def sleep(self, nanoseconds: int) -> None:
-        """Sleep; 0 lets everything run that is due now."""
+        """Sleep for this time; 0: until everything that is due now has run."""
         await self._clock.sleep(nanoseconds)
 
     async def compute(self, nanoseconds: int) -> None:
@@ -126,16 +138,16 @@ class Node:
         await self._clock.compute(nanoseconds)
 
     def spawn(self, work: Work[T], name: str) -> Task[T]:
-        """Start a concurrent task. Await it; otherwise its exception ends the run."""
+        """Start a concurrent task. The exception of a task that is not awaited ends the run."""
         return self._clock.spawn(work, name)
 
     def random(self, purpose: str = "") -> random.Random:
-        """Return a random source of this node, which is determined by seed, node and purpose."""
+        """Return a random number generator, which is determined by seed, node and purpose."""
         return random.Random(f"{self.seed}/{self.name}/{purpose}")
 
     def row(self, **values: object) -> None:
-        """Record a row of the results. It is written immediately, so that it is not lost in later failures."""
-        self._tell({"node": self.name, "rank": self.rank, "clock_ns": self.now(), **values})
+        """Record a row of the results. It is written at once, so that a later failure does not lose it."""
+        self._write_row({"node": self.name, "rank": self.rank, "clock_ns": self.now(), **values})
 
     async def barrier(self) -> None:
         """Wait until every rank has called this, in log2(n) rounds (Hensgen, Finkel, Manber, "Two algorithms for barrier
@@ -193,24 +205,26 @@ class Native(Workload, Generic[Library]):
 
             async def program(self, library: ActiveMessages, node: Node) -> None: ...
 
-    The NIC has only the program's endpoints. protocol: registered name; empty: any protocol whose host library is a
-    `protocols.active_messages.am_interface.ActiveMessages`. Barriers and control messages (`Node.barrier`, `Node.say`) use
-    MPI and are not available.
+    The NIC has only the program's endpoints. protocol: registered name; empty: any protocol whose host library implements
+    `protocols.active_messages.am_interface.ActiveMessages`. Barriers and control messages (`Node.barrier`, `Node.say`) are
+    not available, since they use MPI.
     """
 
     protocol: ClassVar[str] = ""
 
     async def program(self, library: Library, node: Node) -> object:
-        """Run one node. library: host library of its NIC. For the result see `Workload.rank`."""
+        """Run one node; return its result, as `Workload.rank`. library: host library of the node's NIC."""
         raise NotImplementedError(f"{type(self).__name__} needs 'async def program(self, library, node)'")
 
 
-_SHIFTS: Final = 251  # a prime, so that messages with near numbers differ in every byte
+_SHIFTS: Final = (
+    251  # number of distinct contents; a prime, so that numbers at a fixed distance do not repeat them early
+)
 
 
 class Contents:
-    """Contents of messages of up to `max_size` bytes. They are determined by seed and purpose, on every node; no allocation
-    per message."""
+    """Contents of messages of up to `max_size` bytes, which seed and purpose determine on every node. A content is a view of
+    one block of random bytes, so that none is allocated per message."""
 
     __slots__ = ("_block",)
 
@@ -218,13 +232,13 @@ class Contents:
         self._block = memoryview(random.Random(f"{seed}/{purpose}").randbytes(max_size + _SHIFTS))
 
     def of(self, number: int, size: int) -> memoryview:
-        """Return the content of a message by its number."""
-        begin = number % _SHIFTS
-        return self._block[begin : begin + size]
+        """Return the content of a message of this number."""
+        start = number % _SHIFTS
+        return self._block[start : start + size]
 
     def check(self, number: int, received: memoryview | bytearray, origin: str) -> None:
-        """Raise VerificationError if a byte differs. origin: description of the message's origin."""
-        if received != self.of(number, len(received)):
-            expected = self.of(number, len(received))
+        """Raise VerificationError if a received content differs. origin: description of the message's origin."""
+        expected = self.of(number, len(received))
+        if received != expected:
             index = next(index for index, byte in enumerate(received) if byte != expected[index])
             raise VerificationError(f"{origin}, message {number} of {len(received)} bytes: byte {index} differs")

@@ -1,6 +1,6 @@
 """History of an application's sends, receives and collective calls, for checkers.
 
-A `HistoryDevice` between a communicator and its protocol records two events of every transfer, and three of a buffered
+A `HistoryDevice` between a communicator and its protocol records two events for every transfer, and three for a buffered
 send, which completes before it is known whether its message arrives:
 
     {"clock_ns": 17, "what": "send", "n": 4, "peer": 2, "context": 0, "tag": 7, "bytes": 64, "digest": "9f3c..."}
@@ -13,19 +13,19 @@ send, which completes before it is known whether its message arrives:
     {"clock_ns": 90, "what": "undelivered", "n": 8, "error": "node 2 has restarted", "class": 101}
     {"clock_ns": 95, "what": "collective", "n": 0, "call": "Bcast", "context": 1, "at": "a.py:7 in f", "root": 0, "bytes": 8}
 
-n numbers a node's transfers in the order in which they began. peer and tag of a receive are its arguments (-1: any), those
-of a received message are the message's. bytes of a receive is the size of its buffer, or of the message if a probe has
-claimed it. A transfer without an end was in progress at the end of the run. class is MPI's error class; a truncated receive
-also has peer, tag and bytes of the part in its buffer. Without a history the plain device is used, without overhead.
+n numbers a node's transfers in the order in which they began. peer and tag of "receive" are the arguments of the call (-1:
+any), those of "received" are the message's. bytes of "receive" is the size of the buffer, or of the message if a probe has
+claimed it. A transfer without a second event was in progress at the end of the run. class is MPI's error class; a truncated
+receive also has peer, tag, and bytes of the part in its buffer. Without a history the plain device is used, without overhead.
 
 n of a collective call numbers the calls of its communicator, which is identified by context and ranks (of the device;
 default: all). at is the program's line. root, bytes (of each block), op, datatype, out and into (bytes to and from each
-rank) are the arguments that the call has. Its messages are recorded as transfers, too.
+rank) are the arguments of the call, as far as it has them. Its messages are recorded as transfers, too.
 
-A message that is "sent" has arrived, as far as its protocol knows: with EMP it has been received, with AM-II the receiver's
-library has it, with TCP and UDP it is in the kernel's buffer. With AM-II it is "buffered" before: the program continues, and
-may reuse its buffer. Then it is "sent", or "undelivered": it was returned, or its receiver has restarted or does not answer.
-The fate of a message that is only "buffered" is unknown.
+What "sent" means depends on the protocol: with EMP the message has been received, with AM-II the receiver's library has it,
+with TCP and UDP it is in the kernel's buffer. With AM-II a message is first "buffered": the program continues, and may reuse
+its buffer. Then it is "sent", or "undelivered": it was returned, or its receiver has restarted or does not answer. The fate
+of a message that is only "buffered" is unknown.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ from protocols.mpi.mpi_errors import CANCELLED, Envelope, MPIError
 from protocols.mpi.send_buffer import SendBuffer
 from testbed.engine.tracebacks import program_line, stack_frames
 
-Tell = Callable[[Mapping[str, object]], object]
-
+EventWriter = Callable[[Mapping[str, object]], object]
 
 COLLECTIVE: Final = "collective"
 _ENVELOPE: Final = ("peer", "context", "tag", "bytes")
@@ -65,7 +64,7 @@ _KEYS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def check_event(event: Mapping[str, Any]) -> None:
-    """Raise ValueError if it is not an event of a `HistoryDevice`."""
+    """Raise ValueError if a document is not an event of a `HistoryDevice`."""
     clock, what, number = event.get("clock_ns"), event.get("what"), event.get("n")
     if not _is_number(clock) or not _is_number(number) or not isinstance(what, str):
         raise ValueError("an event has whole numbers clock_ns and n, and a text what")
@@ -76,13 +75,13 @@ def check_event(event: Mapping[str, Any]) -> None:
             raise ValueError(f"{what!r} has no {key}")
     for key in ("peer", "context", "tag", "bytes", "class", "root"):
         if not _is_number(event.get(key, 0)):
-            raise ValueError(f"{key} of {what!r} is no whole number")
+            raise ValueError(f"{key} of {what!r} is not a whole number")
     for key in ("digest", "error", "call", "at", "op", "datatype"):
         if not isinstance(event.get(key, ""), str):
-            raise ValueError(f"{key} of {what!r} is no text")
+            raise ValueError(f"{key} of {what!r} is not a text")
     for key in ("ranks", "out", "into"):
         if not isinstance(event.get(key, []), list) or not all(map(_is_number, event.get(key, []))):
-            raise ValueError(f"{key} of {what!r} is no list of whole numbers")
+            raise ValueError(f"{key} of {what!r} is not a list of whole numbers")
     if what == "failed" and "peer" in event and not {"tag", "bytes"} <= event.keys():
         raise ValueError("a failed receive with a peer also has a tag and bytes")
 
@@ -92,14 +91,14 @@ def _is_number(value: object) -> bool:
 
 
 class HistoryDevice:
-    """A `Device` that records its transfers."""
+    """A `Device` that records its transfers and collective calls, and passes them to another device."""
 
     __slots__ = (
         "_claimed",
         "_clock",
         "_count",
         "_device",
-        "_tell",
+        "_write",
         "attached_buffer",
         "cancel",
         "contexts",
@@ -116,11 +115,11 @@ class HistoryDevice:
         "size",
     )  # fmt: skip
 
-    def __init__(self, device: Device, clock: Callable[[], int], tell: Tell) -> None:
-        """clock: returns nanoseconds. tell: called with each event."""
+    def __init__(self, device: Device, clock: Callable[[], int], write: EventWriter) -> None:
+        """device: the protocol's device. clock: returns nanoseconds. write: called with each event."""
         self._device = device
         self._clock = clock
-        self._tell = tell
+        self._write = write
         self._count = 0
         self._claimed: dict[ProbeResult, int] = {}
         self.rank = device.rank
@@ -168,30 +167,31 @@ class HistoryDevice:
     ) -> Completion[ProbeResult | None]:
         completion = self._device.probe(source, context, tag, wait, claim)
         if claim:
-            completion.add_callback(partial(self._claim, context))
+            completion.add_callback(partial(self._on_claimed, context))
         return completion
 
     def note_collective(self, call: str, communicator: Communicator, arguments: CallArguments) -> None:
-        facts: dict[str, object] = {"n": communicator.number, "call": call, "context": communicator.context}
-        facts["at"] = program_line(stack_frames(sys._getframe()))
+        fields: dict[str, object] = {"n": communicator.number, "call": call, "context": communicator.context}
+        fields["at"] = program_line(stack_frames(sys._getframe()))
         if communicator.ranks is not None:
-            facts["ranks"] = list(communicator.ranks)
+            fields["ranks"] = list(communicator.ranks)
         root, size, op, datatype, out, into = arguments
-        facts |= {name: number for name, number in (("root", root), ("bytes", size)) if number >= 0}
-        facts |= {name: word for name, word in (("op", op), ("datatype", datatype)) if word}
-        facts |= {name: list(sizes) for name, sizes in (("out", out), ("into", into)) if sizes is not None}
-        self._tell({"clock_ns": self._clock(), "what": COLLECTIVE, **facts})
+        fields |= {name: number for name, number in (("root", root), ("bytes", size)) if number >= 0}
+        fields |= {name: word for name, word in (("op", op), ("datatype", datatype)) if word}
+        fields |= {name: list(sizes) for name, sizes in (("out", out), ("into", into)) if sizes is not None}
+        self._write({"clock_ns": self._clock(), "what": COLLECTIVE, **fields})
 
     def pending_work(self) -> list[str]:
         return self._device.pending_work()
 
-    def _begin(self, what: str, peer: int, context: int, tag: int, size: int, **more: object) -> int:
+    def _begin(self, what: str, peer: int, context: int, tag: int, size: int, **more_fields: object) -> int:
+        """Record the first event of a transfer; return the transfer's number."""
         self._count += 1
-        facts = {"n": self._count, "peer": peer, "context": context, "tag": tag, "bytes": size, **more}
-        self._tell({"clock_ns": self._clock(), "what": what, **facts})
+        fields = {"n": self._count, "peer": peer, "context": context, "tag": tag, "bytes": size, **more_fields}
+        self._write({"clock_ns": self._clock(), "what": what, **fields})
         return self._count
 
-    def _claim(self, context: int, completion: Completion[ProbeResult | None]) -> None:
+    def _on_claimed(self, context: int, completion: Completion[ProbeResult | None]) -> None:
         with suppress(MPIError):
             if (probe_result := completion.result()) is not None:
                 peer, tag, size = probe_result.envelope
@@ -201,42 +201,42 @@ class HistoryDevice:
         try:
             envelope = completion.result()
         except MPIError as error:
-            self._failed(number, error)
+            self._record_failure(number, error)
             return
         if completion.is_unconfirmed:
-            completion.on_outcome = partial(self._outcome, number)
+            completion.on_outcome = partial(self._on_outcome, number)
             what = "buffered"
         else:
             what = "sent" if envelope is not CANCELLED else "cancelled"
-        self._tell({"clock_ns": self._clock(), "what": what, "n": number})
+        self._write({"clock_ns": self._clock(), "what": what, "n": number})
 
-    def _outcome(self, number: int, completion: SendCompletion) -> None:
+    def _on_outcome(self, number: int, completion: SendCompletion) -> None:
         try:
             completion.result()
         except MPIError as error:
-            self._failed(number, error, "undelivered")
+            self._record_failure(number, error, "undelivered")
         else:
-            self._tell({"clock_ns": self._clock(), "what": "sent", "n": number})
+            self._write({"clock_ns": self._clock(), "what": "sent", "n": number})
 
     def _on_received(self, number: int, context: int, buffer: Data, completion: Completion[Envelope]) -> None:
         try:
             peer, tag, size = envelope = completion.result()
         except MPIError as error:
-            self._failed(number, error)
+            self._record_failure(number, error)
             return
         if envelope is CANCELLED:
-            self._tell({"clock_ns": self._clock(), "what": "cancelled", "n": number})
+            self._write({"clock_ns": self._clock(), "what": "cancelled", "n": number})
             return
-        facts = {"n": number, "peer": peer, "context": context, "tag": tag, "bytes": size}
-        self._tell(
-            {"clock_ns": self._clock(), "what": "received", **facts, "digest": digest(to_contiguous(buffer)[:size])}
+        fields = {"n": number, "peer": peer, "context": context, "tag": tag, "bytes": size}
+        self._write(
+            {"clock_ns": self._clock(), "what": "received", **fields, "digest": digest(to_contiguous(buffer)[:size])}
         )
 
-    def _failed(self, number: int, error: MPIError, what: str = "failed") -> None:
-        facts: dict[str, object] = {"n": number, "error": str(error), "class": error.error_class}
+    def _record_failure(self, number: int, error: MPIError, what: str = "failed") -> None:
+        fields: dict[str, object] = {"n": number, "error": str(error), "class": error.error_class}
         if error.envelope is not None:
-            facts |= {"peer": error.envelope.source, "tag": error.envelope.tag, "bytes": error.envelope.length}
-        self._tell({"clock_ns": self._clock(), "what": what, **facts})
+            fields |= {"peer": error.envelope.source, "tag": error.envelope.tag, "bytes": error.envelope.length}
+        self._write({"clock_ns": self._clock(), "what": what, **fields})
 
 
 def digest(data: memoryview) -> str:

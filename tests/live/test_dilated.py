@@ -185,7 +185,7 @@ def test_a_host_computes_in_model_time() -> None:
 
 
 def test_a_run_that_takes_too_long_reports_how_much_model_time_has_passed() -> None:
-    with pytest.raises(TestbedError, match=r"within 0.2 s, which are 200us of the model's time: a smaller factor"):
+    with pytest.raises(TestbedError, match=r"within 0.2 s, which are 200us of model time; a smaller dilation factor"):
         testbed.run(WIRE, "pingpong", mode="dilated", dilate=1000, settings={"sizes": "4", "count": 10**6}, timeout=0.2)
 
 

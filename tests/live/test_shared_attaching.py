@@ -126,7 +126,7 @@ def test_a_function_in_use_is_rejected_until_its_process_is_killed(protocol: str
         assert holder.stdout is not None
         assert holder.stdout.readline() == "attached\n"
         rejected = start(cluster, "n1", TRANSFER, protocol)
-        assert "function 0 of this NIC has a host process" in rejected.communicate(timeout=TIMEOUT)[1]
+        assert "function 0 of this NIC already has a host process" in rejected.communicate(timeout=TIMEOUT)[1]
         holder.kill()
         holder.communicate()
         scripts = [start(cluster, node, TRANSFER, protocol) for node in ("n1", "n2")]

@@ -117,7 +117,7 @@ def test_a_send_larger_than_the_heap_fails_and_allocates_nothing() -> None:
 
 def test_a_function_has_one_host_process_at_a_time() -> None:
     async def attach_again(endpoint: emp.Endpoint, _driver: HostDriver, nic: Attachment) -> str:
-        with pytest.raises(Exception, match="function 0 of this NIC has a host process"):
+        with pytest.raises(Exception, match="function 0 of this NIC already has a host process"):
             Attachment(device, ETHERTYPE, split_driver(), 0)
         with pytest.raises(Exception, match="functions 0 to 0"):
             Attachment(device, ETHERTYPE, split_driver(), 1)

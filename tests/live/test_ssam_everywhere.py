@@ -257,7 +257,7 @@ def test_requests_are_answered_after_a_partition_and_the_report_shows_it(up: Pat
 def test_shared_nics_are_rejected_with_the_reason(up: Path) -> None:  # noqa: ARG001
     run = command("run", "star", "am-random", "--protocol", "ssam", "--nics", "shared")
     assert_error(run, 3, "NICs of protocol ssam cannot be shared")
-    assert_error(command("nics", "star", "--protocol", "ssam"), 3, "protocol ssam has no NICs that could be shared")
+    assert_error(command("nics", "star", "--protocol", "ssam"), 3, "protocol ssam does not support shared NICs")
 
 
 SCRIPT = """

@@ -167,7 +167,7 @@ def test_logp_on_an_ideal_ethernet_measures_no_latency() -> None:
 def test_impossible_settings_are_rejected() -> None:
     with pytest.raises(DescriptionError, match="clients: each 1 or more"):
         rows("now-1998-pair", "am-contention", clients="0")
-    with pytest.raises(ProgramError, match="7 clients and a server: there are 2 nodes"):
+    with pytest.raises(ProgramError, match="7 clients and a server need 8 nodes, got 2"):
         rows("now-1998-pair", "am-contention", clients="7")
     with pytest.raises(DescriptionError, match="size: 1 or more"):
         rows("now-1998-pair", "am-bulk-contention", size="0")

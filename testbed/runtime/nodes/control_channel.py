@@ -1,8 +1,8 @@
-"""Control channel between a node process and the process that started it: messages on a Unix socket, each a word with plain
+"""Control channel between a node process and the process that started it, on a Unix socket. A message is a word and plain
 data.
 
-A message is one packet, which arrives completely or not at all; the death of the other end causes an immediate end of file.
-The data is pickled: both ends are forks of one program.
+A message is one packet, which arrives completely or not at all. When the process at one end dies, the other end gets end of
+file at once. The data is pickled, since both processes are forks of one program.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 from testbed.errors import TestbedError
 
-_MAX_PACKET: Final = 128 * 1024  # bytes of a packet; the kernel's usual limit is 208 KiB, with its own overhead
+_MAX_PACKET: Final = 128 * 1024  # bytes; the kernel's default limit is 208 KiB, which includes its own overhead
 
 
 class Channel:
-    """One end of a channel. fileno() is readable when there is a message, or the other end is closed."""
+    """One end of a channel. `fileno()` is readable when there is a message, or when the other end is closed."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -36,8 +36,8 @@ class Channel:
         self._socket.close()
 
     def send(self, word: str, data: object = None, end: Channel | None = None) -> None:
-        """Send a message. end: end of another channel, to be passed with it (see `receive_with_channel`). Raises the errors
-        of `encode`, and ConnectionError when the other end is closed."""
+        """Send a message. end: end of another channel, to be passed with the message (see `receive_with_channel`). Raises
+        the errors of `encode`, and ConnectionError when this channel's other end is closed."""
         packet = encode(word, data)
         if end is None:
             self._socket.send(packet, socket.MSG_NOSIGNAL)
@@ -51,10 +51,12 @@ class Channel:
         return bool(poll.poll(0))
 
     def receive(self) -> tuple[str, object] | None:
-        """Wait for the next message; return its word and data, None when the other end is closed."""
+        """Wait for the next message; return its word and data, or None when the other end is closed."""
         try:
             packet = self._socket.recv(_MAX_PACKET + 1)
-        except ConnectionResetError:  # raised once if the other end left messages unread; its own can still be read
+        except (
+            ConnectionResetError
+        ):  # raised once if the peer has ended with unread messages; those it sent are still here
             packet = self._socket.recv(_MAX_PACKET + 1)
         return _decode(packet)
 

@@ -2,7 +2,8 @@
 
 Cores, NIC and the programs of all ranks run in model time and in one process, as in the simulation, however late this
 machine is. A frame is sent when the machine's clock has reached the time at which the frame leaves the model, and arrives in
-the model at the kernel's receive timestamp: only there can it be late. The lateness is recorded in model time: `Lateness`.
+the model at the kernel's receive timestamp. A frame can be late only at these two transitions; `Lateness` summarizes by how
+much.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ from testbed.spec.placement import Rank
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Lateness of frames, nanoseconds of model time: how much later frames were sent than they left the model, and how far
-    the model had passed the time of their arrival. frames: number of frames sent or received."""
+    """Lateness of frames, nanoseconds of model time. A sent frame is late by the time from its departure from the model to
+    the system call; a received frame, by the time by which the model had passed the frame's arrival.
+
+    frames: number of frames sent or received. p50, p99: quantiles. longest: maximum.
+    """
 
     frames: int
     p50: int
@@ -40,32 +44,34 @@ class Lateness:
 
 
 class Cable:
-    """The model's cable, which sends a NIC's frames by a port and records their lateness."""
+    """The model's cable, which sends a NIC's frames through a port and records their lateness. latenesses: nanoseconds of
+    model time; the host adds those of received frames."""
 
-    __slots__ = ("_clock", "_port", "_send", "late")
+    __slots__ = ("_clock", "_port", "_send", "latenesses")
 
     def __init__(self, port: VethPort, clock: DilatedClock) -> None:
         self._port = port
         self._send = port.send
         self._clock = clock
-        self.late = array("q")
+        self.latenesses = array("q")
 
     def enter(self, now: int, frame: bytes) -> bool | None:
         """Send a frame that leaves the model now. Returns True if it waits in the port."""
         waits = self._send(frame)
-        self.late.append(max(0, self._clock.reached() - now))
+        self.latenesses.append(max(0, self._clock.reached() - now))
         return waits
 
     def when_sent(self, now: int, then: Callable[[int], object]) -> None:  # noqa: ARG002
-        """Call `then` with the model's time as soon as no frame waits in the port."""
+        """Call `then` with the model's time once no frame waits in the port."""
         self._port.when_sent(lambda: then(self._clock.time))
 
     @property
     def lateness(self) -> Lateness:
-        late = sorted(self.late)
-        if not late:
+        ordered = sorted(self.latenesses)
+        count = len(ordered)
+        if not count:
             return Lateness(0, 0, 0, 0)
-        return Lateness(len(late), late[(len(late) - 1) // 2], late[-(-len(late) * 99 // 100) - 1], late[-1])
+        return Lateness(count, ordered[(count - 1) // 2], ordered[-(-count * 99 // 100) - 1], ordered[-1])
 
 
 class BusyFirmware:
@@ -104,8 +110,8 @@ class BusyFirmware:
 
 
 class DilatedHost:
-    """The computer of a node process in a dilated run. loop: runs on its clock. host: its cores and its NIC. ranks: its
-    programs' environments, in order."""
+    """The computer of a node process in a dilated run. clock: the dilated clock. loop: event loop on this clock. host: cores
+    and NIC. port: sends the NIC's frames. ranks: environments of the programs, in the order of their ranks."""
 
     def __init__(
         self,
@@ -116,7 +122,8 @@ class DilatedHost:
         control_header: bytes = b"",
         steering: Steering | None = None,
     ) -> None:
-        """layout: layout of the node. factor: nanoseconds of this machine for one of the model. control_header: see
+        """wire: packet socket of the NIC. layout: layout of the node. profile: costs of hosts and NIC. factor: nanoseconds
+        of this machine for one of the model. control_header: see
         `make_port`. steering: see `testbed.sim.sim_host.Prices`."""
         self.clock = DilatedClock(Waiter(), factor)
         self.loop = Loop(self.clock, profile.poll or POLL_TIME)
@@ -128,9 +135,8 @@ class DilatedHost:
         self._polls: Final = PollAccounts(self.loop)
         self._wire = wire
         self._profile = profile
-        self._background_loads: list[tuple[float, BackgroundLoad]] = []  # with their shares
+        self._background_loads: list[tuple[float, BackgroundLoad]] = []  # (share, load)
         self._firmware: list[BusyFirmware] = []
-        self._late = self.cable.late
         wire.enable_timestamps()
         self.loop.watch(wire.fileno(), self._read)
 
@@ -151,8 +157,8 @@ class DilatedHost:
     def attach(
         self, ranks: Iterable[Rank], adapters: Iterable[Adapter], plug: Plug, wrap_host: Callable[[Host], Host]
     ) -> None:
-        """Attach each rank to a NIC with an agent, or to a function of the NIC. wrap_host: wraps the host library for the
-        NIC."""
+        """Attach each rank to its NIC, or to its function of a shared NIC. plug: makes the firmware and the host library.
+        wrap_host: wraps a host library for the NIC."""
         for rank, adapter in zip(ranks, adapters, strict=True):
             node = SimNode(self.clock, self.loop, rank, self.host.cores[rank.core])
             self.ranks.append(node)
@@ -170,12 +176,13 @@ class DilatedHost:
         self._polls.adopt(task, rank, self._profile)
 
     def usage(self) -> dict[str, dict[str, float]]:
-        """Return the usage of the model's parts, see `NicReport`."""
+        """Return the usage of cores and NIC, see `testbed.engine.server.usages_of`."""
         return usages_of(self.host.servers, self.host.name, self.loop.now())
 
     def start_clock(self, origin: int, *, is_restarted: bool) -> None:
         """Start the clock, and wait until it shows 0, so that actions of the programs at that time are not late. origin: the
-        machine's time at which it shows 0. is_restarted: the node was restarted, and starts at the present time."""
+        machine's time at which the clock shows 0. is_restarted: whether the node was restarted, and so starts at the present
+        time."""
         self.clock.origin = origin
         if is_restarted:
             self.clock.time = max(0, self.clock.reached())
@@ -209,13 +216,13 @@ class DilatedHost:
                     self._background_loads.pop(index)[1].stop()
 
     def _read(self, now: int) -> None:
-        """Read the waiting frames from the socket."""
+        """Read the waiting frames from the socket, and let them arrive in the model at their timestamps."""
         from_base_time, at, on_control_frame = self.clock.from_base_time, self.loop.at, self.port.on_control_frame
         for stamp, frame in self._wire.receive_timestamped():
             if on_control_frame(frame):
                 continue
             arrival = from_base_time(stamp)
-            self._late.append(max(0, now - arrival))
+            self.cable.latenesses.append(max(0, now - arrival))
             at(max(now, arrival), self._receive, frame)
 
     def _receive(self, frame: bytes) -> None:

@@ -1,10 +1,10 @@
 """Driver of an inline NIC: the waiter of the engine's loop in a node process.
 
-While tasks wait, it receives frames and keeps the firmware's deadlines in a small loop, without a heap entry or a callback
-per frame. A woken task runs at once, so that its reply leaves before anything else is received; a NIC with an input FIFO
-first receives all that has arrived, as an interface does that needs no processor for it. When there is nothing to do,
-the driver spins for its budget, or for as long as spinning is cheaper than sleeping (`patience`), and then sleeps in the
-kernel. While tasks poll, each poll receives the waiting frames, keeps the deadlines and returns.
+While tasks wait, the driver receives frames and keeps the firmware's deadlines in a small loop, without a heap entry or a
+callback per frame. A woken task runs at once, so that its reply leaves before another frame is received. If the NIC has an
+input FIFO, all waiting frames are received first, as by an interface that needs no processor to receive. When there is
+nothing to do, the driver spins for its budget, or for as long as spinning is cheaper than sleeping (`patience`), and then
+sleeps in the kernel. While tasks poll, each poll receives the waiting frames, keeps the deadlines and returns.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from testbed.runtime.nodes.patience import Patience, PollPause
 from testbed.runtime.nodes.veth_port import FlowControlPort
 
 _CHECK_INTERVAL: Final = 64  # frames in a row after which deadlines and other descriptors are checked
-_MAX_POLLED: Final = 256  # maximum frames in a poll: more than arrive while a program sleeps for 1 ms
+_MAX_POLLED: Final = 256  # frames received in a poll: more than arrive while a program sleeps for 1 ms
 _MAX_DRAINED: Final = 8192
-"""Maximum frames that a NIC with an input FIFO receives before the program continues: about as many small ones as the
-socket's buffer has room for."""
+"""Maximum number of frames that a NIC with an input FIFO receives before the program continues: about as many small frames
+as fit into the socket's buffer."""
 _PROMPT_TIME: Final = 100_000
-"""Nanoseconds from a frame to the end of the program's step that it causes, below which programs reply quickly."""
+"""Nanoseconds from the receipt of a frame to the end of the program's step that it causes, below which the program counts as
+prompt (see `InlineNic.is_prompt`)."""
 
 
 class Driver(engine_loop.Waiter):
     """Driver of one inline NIC and of the loop of its host's program, on the machine's monotonic clock.
 
-    spin: nanoseconds to spin before sleeping; 0: by `patience`. has_input_fifo: of the `Agent`.
+    spin: nanoseconds to spin before sleeping; 0: as many as `patience` allows. has_input_fifo: see `Agent`.
     """
 
     def __init__(
@@ -80,7 +81,8 @@ class Driver(engine_loop.Waiter):
         self._waiter.unwatch(descriptor)
 
     def wait(self, deadline: int | None) -> Sequence[int]:
-        """Run the NIC, and the tasks that it wakes, until a watched descriptor is ready or the deadline has come."""
+        """Run the NIC, and the tasks that it wakes, until a watched descriptor is ready or the deadline has come; return the
+        ready descriptors."""
         nic, firmware, loop = self._nic, self._firmware, self.loop
         polling = loop.polling
         if polling:
@@ -160,7 +162,8 @@ class Driver(engine_loop.Waiter):
         return ready
 
     def _receive_frames(self) -> int:
-        """Pass the waiting frames to the firmware; return their number. The firmware's deferred frames are sent at once."""
+        """Pass the waiting frames to the firmware, and send its deferred frames at once; return the number of frames
+        received."""
         nic, firmware, control = self._nic, self._firmware, self._control
         next_frame, now = self._wire.next_frame, time.monotonic_ns
         if nic.deferred:
@@ -204,10 +207,10 @@ class Driver(engine_loop.Waiter):
         return True
 
     def _sleep(self, deadline: int | None) -> Sequence[int]:
-        """Sleep until there is a frame, the deadline has come, or other descriptors are ready; return these.
+        """Sleep until there is a frame, the deadline has come, or other descriptors are ready; return the latter.
 
-        A deadline that every message postpones or cancels is not set in the kernel each time: the kernel may wake us at an
-        earlier deadline, when there is nothing to do.
+        Most deadlines are postponed or cancelled before they come, so an earlier deadline that is already set in the kernel
+        stays set: one unneeded wake-up costs less than setting each deadline.
         """
         wire, wakeup = self._wire.fileno(), self._deadline
         if wakeup is None or wakeup <= time.monotonic_ns() or (deadline is not None and deadline < wakeup):

@@ -1,13 +1,13 @@
 """NIC whose firmware runs in its host's own process: every action is performed at once.
 
-`testbed.nic.completions` says when the host library gets completions. It then completes the operations that a program
-awaits, whose task becomes ready; the program itself runs later (see `inline_driver`). A doorbell is handled at once, and the
-frames have left when the call returns. An exception of the firmware is raised by the call; later doorbells are still
-handled.
+`testbed.nic.completions` defines when the host library gets completions. The library then completes the operations that a
+program awaits, and the program's task becomes ready; the program itself runs later (see `inline_driver`). A doorbell is
+handled at once: the frames have left when the call returns. The call raises the firmware's exceptions; later doorbells are
+still handled.
 
 Frames that may be sent later (the firmware's acknowledgements) are deferred until the program has replied, as long as
 programs reply quickly: the message that a peer waits for goes first. After a long step of a program they are sent at once,
-until the steps are short again: no more than one frame of a peer waits for a program that computes.
+until the steps are short again. So at most one acknowledgement waits for a program that computes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from testbed.runtime.nodes.veth_port import VethPort
 
 
 class InlineNic(CompletingNic, Nic):
-    """The NIC of one firmware. port: sends its frames. busy: whether the firmware runs, or the host library handles a
+    """A NIC with one firmware. port: sends its frames. busy: whether the firmware runs, or the host library handles a
     completion; set by their callers."""
 
     __slots__ = (
@@ -44,7 +44,7 @@ class InlineNic(CompletingNic, Nic):
         self._transmit = port.transmit
         self.busy = False
         self.deferred: list[Callable[[], bytes]] = []
-        """Functions that make the frames to be sent after those of the program's next step."""
+        """Functions that make the deferred frames, to be sent after those of the program's next step."""
         self.is_prompt = False
         """Whether programs reply quickly, so that frames may be deferred."""
         self.fail: Callable[[FirmwareError], object] = _ignore
@@ -90,7 +90,7 @@ class InlineNic(CompletingNic, Nic):
         target[:] = data
 
     def ring_doorbell(self, index: int, written: int, translated: int) -> None:  # noqa: ARG002  costs are not modelled here
-        was_busy = self.busy  # the host may ring while it handles a completion
+        was_busy = self.busy  # the host library may ring a doorbell while it handles a completion
         self.busy = True
         try:
             self._firmware.on_doorbell(time.monotonic_ns(), index)

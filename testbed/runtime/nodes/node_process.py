@@ -1,9 +1,9 @@
 """Node process, from its fork to its end: it enters its node, opens its NIC, runs the program, and serves its peers until
 it is stopped.
 
-It sends on its channel: "ready" with its pid when its NIC receives frames; "done" with the program's result; "failed" with a
-traceback; "waiting" with sentences, when it is signalled; "report" with its counts, last. It receives: "go", "stop", "model"
-with a fault, and "departed" with a rank that has crashed.
+It sends on its channel: "ready" with its pid, when its NIC receives frames; "done" with the program's result; "failed" with
+a traceback; "waiting" with sentences about what it waits for, after STATE_QUERY; and last "report" with a `NicReport`. It
+receives: "go", "stop", "model" with a fault, and "departed" with a rank that has crashed.
 """
 
 from __future__ import annotations
@@ -46,22 +46,23 @@ if TYPE_CHECKING:
     from testbed.sim.sim_node import SimNode
 
 STATE_QUERY: Final = signal.SIGUSR1
-"""Signal that asks what the node waits for. It reaches even a program that never yields."""
+"""Signal that asks a node process what it waits for. It interrupts even a program that never yields."""
 
 _MAX_SENTENCES: Final = 50  # sentences of a reply; a program may wait for thousands of transfers
-_MAX_SENTENCE: Final = 500  # characters of a sentence
+_MAX_SENTENCE_LENGTH: Final = 500  # characters
 _HANDLERS: Final[list[Callable[[int, FrameType | None], None]]] = []
-_POLLING_TIME: Final = 1_000_000_000  # ns after a poll within which a program is reported as polling
-_POLL_TIME: Final = 100_000_000  # ns within which a poll has returned from the NIC to the program
+_POLLING_TIME: Final = 1_000_000_000  # ns after its last poll within which a program is reported as polling
+_MAX_POLL_DURATION: Final = 100_000_000  # ns within which a poll returns from the NIC to the program
 
 
 @dataclass(frozen=True, slots=True)
 class NicReport:
-    """Report of a NIC on a run. counted: the firmware's counters. received: number of frames. dropped, unsent: frames lost
-    inside the emulator, because the process did not read in time, or the kernel did not accept them. down: frames for an
-    interface that was down. cpu: nanoseconds of processor time, from "go" on. In a dilated run only: lateness of its
-    frames; overrun, frames for which the model's NIC had no buffer; usage of its parts; ranks, the counters by rank, which
-    replace `counted`.
+    """Report of a NIC on a run. counted: the firmware's counters. received: number of frames received. dropped: frames lost
+    inside the emulator because the process did not read them in time. unsent: frames that the kernel did not accept. down:
+    frames for an interface that was down. cpu: nanoseconds of processor time since "go".
+
+    In a dilated run only: lateness: lateness of the frames. overrun: number of frames for which the model's NIC had no
+    buffer. usage: see `testbed.engine.server.usages_of`. ranks: counters of each rank; `counted` has those of the first.
     """
 
     counted: dict[str, int]
@@ -77,7 +78,7 @@ class NicReport:
 
     @property
     def lost(self) -> int:
-        """Number of frames lost inside the emulator: a run with any is no measurement of the protocol."""
+        """Number of frames lost inside the emulator. A run with such losses is no measurement of the protocol."""
         return self.dropped + self.unsent
 
 
@@ -89,8 +90,8 @@ def on_state_query(number: int, frame: FrameType | None) -> None:
 
 
 def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
-    """Run the forked node process, which ends with its parent; does not return. number: number of its placement. starts: how
-    often the node has been started, including this time."""
+    """Run the forked node process, which ends with its parent; do not return. number: index of its placement. log: path of
+    the file for its output. starts: how often the node has been started, including this time."""
     status, placement = 1, orders.placements[number]
     try:
         parent = os.getppid()
@@ -99,10 +100,10 @@ def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progres
             os._exit(1)
         syscalls.name_process(f"node {placement.name}")
         write_output_to(log)
-        faulthandler.enable(2)  # the log has the line of a crash
+        faulthandler.enable(2)  # a crash writes its traceback to the log
         _Node(orders, placement, channel, partial(progress.wrap, number), starts).run()
         status = 0
-    except BaseException as error:  # noqa: BLE001  none of the parent's code may run on in the child
+    except BaseException as error:  # noqa: BLE001  the child must not return into the parent's code
         with contextlib.suppress(OSError):  # the disk is full, which may be the error itself
             sys.stderr.write(complete_traceback(error))
             sys.stdout.flush()
@@ -110,7 +111,7 @@ def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progres
             channel.send("failed", (error.what, error.when))
         else:
             channel.send("failed", describe_failure(error, Path(log).parent, placement.name))
-        status = 0  # the error has been sent: this end of the process is no death
+        status = 0  # the error has been sent, so this exit is not reported as a death
     finally:
         try:
             sys.stdout.flush()
@@ -119,13 +120,14 @@ def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progres
 
 
 def build_inline_nic(orders: RunOrders, device: str, adapter: Adapter) -> tuple[FrameSocket, InlineNic, Agent, Driver]:
-    """Build an inline NIC on an interface of this process's network namespace, and its driver. OSError."""
+    """Build an inline NIC on an interface of this process's network namespace, and its driver. Raises OSError."""
     wire = _open_socket(orders, device, adapter)
     port = make_port(wire, _control_header(orders, adapter))
     nic = InlineNic(port)
     agent = orders.plug(adapter, nic)
     nic.attach(agent)
-    processes = len(orders.placements) or len(orders.numbers)  # the orders of an attached process have no placements
+    # The orders of an attached process have no placements.
+    processes = len(orders.placements) or len(orders.numbers)
     driver = Driver(
         wire, nic, agent.firmware, orders.spin, Patience.for_processes(processes), has_input_fifo=agent.has_input_fifo
     )
@@ -137,15 +139,15 @@ def build_inline_nic(orders: RunOrders, device: str, adapter: Adapter) -> tuple[
 def build_dilated_host(
     orders: RunOrders, device: str, model: NodeModel, starts: int, wrap_host: Callable[[Host], Host]
 ) -> tuple[FrameSocket, DilatedHost]:
-    """Build a node's computer of a dilated run, on an interface of this process's network namespace. wrap_host: wraps each
-    rank's host library for the NIC. OSError."""
+    """Build a node's computer of a dilated run, on an interface of this process's network namespace. starts: see `run_node`.
+    wrap_host: wraps each rank's host library for the NIC. Raises OSError."""
     from testbed.runtime.nodes.dilated_host import DilatedHost  # imports the simulation, which no other run needs
 
     assert orders.dilation is not None
     first, factor, steering = model.adapters[0], orders.dilation.factor, orders.dilation.steering
     wire = _open_socket(orders, device, first)
     host = DilatedHost(wire, model.layout, model.profile, factor, _control_header(orders, first), steering)
-    # Incarnations are numbered as in the simulation.
+    # Each start of a node has the next incarnation, as in the simulation.
     adapters = [
         replace(
             adapter.with_incarnation(adapter.incarnation + starts - 1, is_restarted=starts > 1),
@@ -194,9 +196,10 @@ class _Node:
         wrap_host: Callable[[Host], Host],
         starts: int,
     ) -> None:
-        """Enter the node, build its NIC and spawn its programs. wrap_host: wraps the host library for the NIC. OSError."""
+        """Enter the node, build its NIC and spawn its programs. wrap_host: wraps the host library for the NIC. Raises
+        OSError, AttachError."""
         enter(placement.node_context)
-        # Not by `update`, which checks abstract base classes and so copies memory pages.
+        # Not with `update`, whose isinstance check of an abstract base class writes to memory pages shared with the parent.
         for name, value in placement.node_context.environment.items():
             os.environ[name] = value
         if orders.queues.bound and placement.functions:
@@ -239,7 +242,7 @@ class _Node:
         for rank_agent in self._agents:
             self._spawn(rank_agent)
         self._cpu_before = 0  # processor time at "go"
-        self._started = 0  # monotonic time of "go"; 0 in a dilated run, whose clock shows 0 then
+        self._started = 0  # monotonic time of "go"; 0 in a dilated run, since its clock starts at 0
 
     def _spawn(self, rank: _RankAgent) -> None:
         """Spawn a rank's program."""
@@ -256,7 +259,7 @@ class _Node:
         self._programs.append(task)
 
     def run(self) -> None:
-        """Run the programs when the starting process says "go", and serve the peers until it says "stop"."""
+        """Run the programs after "go" from the starting process, and serve the peers until "stop"."""
         _HANDLERS.append(self._send_state)
         self._channel.send("ready", os.getpid())
         message = self._channel.receive()
@@ -303,14 +306,13 @@ class _Node:
             raise FirmwareError(error.what, error.when - self._started) from error
 
     def _report_failure(self, error: BaseException) -> None:
-        """Send a failure of the firmware at once: the program might catch the error."""
+        """Send a failure of the firmware at once, since the program might catch the error."""
         if isinstance(error, FirmwareError):
             with contextlib.suppress(ConnectionError):  # the starting process is gone
                 self._channel.send("failed", (error.what, error.when - self._started))
 
     def _on_message(self, _now: int) -> None:
-        """Handle a message: a fault of the model or a crashed rank while the program runs, "stop" when all programs have
-        ended."""
+        """Handle a message: "model" or "departed" while the program runs, "stop" when all programs have ended."""
         message = self._channel.receive()
         if message is None:  # the starting process is gone
             os._exit(1)
@@ -323,7 +325,7 @@ class _Node:
             self._dilated.apply_fault(cast("ModelFault", message[1]))
 
     def _cpu_time(self) -> int:
-        """Return the processor time that this process, and its NIC's agent if it has one, have used, nanoseconds."""
+        """Return the processor time used by this process, and by its NIC's agent if there is one, nanoseconds."""
         self._wire.update_counts()
         return time.process_time_ns() + (self._shared.cpu if self._shared is not None else 0)
 
@@ -339,7 +341,7 @@ class _Node:
         return replace(report, lateness=lateness, overrun=overrun, usage=dilated.usage(), ranks=counted)
 
     def _send_state(self, _number: int, frame: FrameType | None) -> None:
-        """Reply to STATE_QUERY. As the signal's handler, it interrupts the process's other code."""
+        """Reply to STATE_QUERY. As a signal handler, it interrupts the process's other code at any point."""
         with contextlib.suppress(RuntimeError):  # a flush was interrupted
             sys.stdout.flush()
         lines = [self._state(frame)]
@@ -359,14 +361,14 @@ class _Node:
         lines = merge_equal(lines)
         if len(lines) > _MAX_SENTENCES:
             lines[_MAX_SENTENCES:] = [f"and {len(lines) - _MAX_SENTENCES:,} more"]
-        self._channel.send("waiting", [line[:_MAX_SENTENCE] for line in lines])
+        self._channel.send("waiting", [line[:_MAX_SENTENCE_LENGTH] for line in lines])
 
     def _state(self, innermost: FrameType | None) -> str:
-        """Describe the process's present state. innermost: the frame that the signal interrupted."""
+        """Describe the process's present state. innermost: the stack frame that the signal interrupted."""
         program = next((program for program in self._programs if not program.done), self._programs[0])
         frames = self._loop.task_frames(innermost)
-        polls = program.last_poll is not None and self._loop.now() - program.last_poll < _POLL_TIME
-        if innermost is not None and self._nic.busy and not polls:  # in a poll the NIC works for a moment, too
+        is_in_poll = program.last_poll is not None and self._loop.now() - program.last_poll < _MAX_POLL_DURATION
+        if innermost is not None and self._nic.busy and not is_in_poll:  # during a poll the NIC is busy only briefly
             line = program_line(frames)
             return f"the NIC is running, at {format_frame(innermost)}" + (
                 f", for the program at {line}" if line else ""
@@ -374,11 +376,7 @@ class _Node:
         if program.done:
             return "the program has ended"
         if innermost is None or (not frames and (program.waits_for or program.last_poll is None)):
-            if (
-                program.last_poll is not None
-                and self._dilated is None
-                and self._loop.now() - program.last_poll < _POLL_TIME
-            ):
+            if is_in_poll and self._dilated is None:
                 return f"the program polls, at {program_line(program.frames())}"
             return f"the program {program.state}"
         task = self._loop.current or program

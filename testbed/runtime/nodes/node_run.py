@@ -1,4 +1,4 @@
-"""Run of host programs on NICs of a cluster's nodes, in the process that starts it::
+"""Run of host programs on NICs of a cluster's nodes, as seen from the process that starts it::
 
 with Run(orders, logs, directory) as run:
     outcome = run.wait(10)
@@ -33,24 +33,24 @@ from testbed.runtime.nodes.run_progress import Progress
 from testbed.spec.units import format_duration
 
 TIMEOUT: Final = 30.0
-"""Seconds for node processes to start, and to end once asked to."""
+"""Maximum seconds for node processes to start, and to end after "stop"."""
 
 _START_DELAY: Final = 5_000_000
-"""Nanoseconds from "go" to time 0 of a dilated run."""
+"""Nanoseconds from "go" to time 0 of a dilated run, so that every node process gets "go" before."""
 
-_REPLY_TIMEOUT: Final = 1.0  # s for nodes to report what they wait for
+_REPLY_TIMEOUT: Final = 1.0  # seconds for nodes to report what they wait for
 _CHECKS: Final = 10  # number of checks of progress during `patience`
 
 
 class ProgramError(TestbedError):
-    """A node's program has raised an error; the message is its traceback. when: time on the histories' clock, nanoseconds,
-    until which operations in progress at the error could continue; -1: they could not."""
+    """A node's program has raised an error; the message contains its traceback. when: time on the histories' clock,
+    nanoseconds, until which operations in progress at the error could continue; -1: they could not continue."""
 
     when = -1
 
 
 class NodeDiedError(TestbedError):
-    """Node processes have ended unexpectedly. nodes: their nodes."""
+    """Node processes have ended unexpectedly. nodes: names of their nodes."""
 
     def __init__(self, message: str, nodes: Iterable[str]) -> None:
         self.nodes = tuple(nodes)
@@ -62,10 +62,10 @@ class ClusterEndedError(TestbedError):
 
 
 class StuckError(TestbedError):
-    """A run takes too long, or makes no progress. waiting: by node, sentences about what the node waits for."""
+    """A run takes too long, or makes no progress. waiting: sentences about what each node waits for, by node."""
 
     def __init__(self, message: str, waiting: Mapping[str, list[str]], output: Sequence[str] = ()) -> None:
-        """output: a heading and lines that programs have printed."""
+        """output: a heading and lines that programs have printed (see `last_output`)."""
         self.waiting = waiting
         lines = [f"  {name}: {sentence}" for name, sentences in waiting.items() for sentence in sentences]
         super().__init__("\n".join([f"{message}; the nodes report:", *lines, *output]))
@@ -92,7 +92,7 @@ class Run:
         """Start the node processes; return when every program has been started.
 
         logs: a directory for the nodes' output. directory: the cluster's directory, for events. on_ready: called when all
-        NICs are up and no program has been started. Raises NodeDiedError, ProgramError, KernelError.
+        NICs are up, before any program is started. Raises NodeDiedError, ProgramError, StuckError, KernelError.
         """
         self._orders = orders
         self._logs = logs
@@ -112,7 +112,7 @@ class Run:
         self._parent: tuple[int, int] | None = None  # pid and pidfd of the parent of all node processes
         self._holder: tuple[int, str] | None = None  # pidfd of the namespace holder, and the error if it dies
         self.before_stop: Callable[[], object] = _ignore
-        """Called by `wait` when every program has ended, and the NICs still serve their peers."""
+        """Called by `wait` when every program has ended, while the NICs still serve their peers."""
         self._needs_restore = False  # whether the parent has ended without restoring the NICs' offloads
         ends: dict[str, Channel] = {}
         self._warm_channel, end = Channel.pair()
@@ -164,7 +164,7 @@ class Run:
         self._warm_channel.send("kill", node)
 
     def watch_holder(self, pidfd: int, reason: str) -> None:
-        """Let `wait` raise ClusterEndedError as soon as the cluster's namespace holder ends. reason: message of the
+        """Watch the cluster's namespace holder, at whose end `wait` raises ClusterEndedError. reason: message of the
         error."""
         self._holder = pidfd, reason
         self._poll.register(pidfd, select.POLLIN)
@@ -174,8 +174,8 @@ class Run:
         return [placement.name for placement in self._orders.placements if placement.node_name == node]
 
     def at(self, when: int, act: Callable[[], object]) -> None:
-        """Schedule a call, which `wait` makes. when: nanoseconds after the start of the programs. `wait` raises its
-        errors."""
+        """Schedule a call, to be made by `wait`, which raises the call's errors. when: nanoseconds after the start of the
+        programs."""
         heapq.heappush(self._scheduled, (when, self._next_sequence(), act))
 
     def has_ended(self, node: str) -> bool:
@@ -183,8 +183,8 @@ class Run:
         return node in self._ended or "done" in self._messages[node]
 
     def crash(self, node: str, *, restarts: bool = False) -> None:
-        """Kill a node process that has not ended, and wait for its end. restarts: whether `restart` will be called, and
-        `wait` waits for the restarted program; otherwise `wait` does not wait for the node any more."""
+        """Kill a node process that has not ended, and wait for its end. restarts: whether `restart` will be called, so that
+        `wait` waits for the restarted program; otherwise `wait` does not wait for the node any more. Raises StuckError."""
         self._crashed[node] = restarts
         self._paused.discard(node)
         self.kill(node)
@@ -201,7 +201,7 @@ class Run:
         for name, channel in self._channels.items():
             if name != node and name not in self._ended:
                 for adapter in adapters:
-                    with contextlib.suppress(ConnectionError):  # it has just ended
+                    with contextlib.suppress(ConnectionError):  # the other process has just ended
                         channel.send("departed", (adapter.number, restarts))
 
     def restart(self, node: str) -> None:
@@ -234,15 +234,16 @@ class Run:
 
     def apply_model_fault(self, node: str, fault: ModelFault) -> None:
         """Apply a fault to the model of a node in a dilated run."""
-        with contextlib.suppress(ConnectionError):  # it has just ended; `wait` reports it
+        with contextlib.suppress(ConnectionError):  # the node process has just ended; `wait` reports it
             self._channels[node].send("model", fault)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> RunOutcome:
-        """Wait until every program has ended, and end the run. seconds: maximum for the whole run. without: nodes whose
-        death is no error. patience: maximum seconds without any progress (see `run_progress`), which must exceed the time
-        that a program computes or sleeps and that a transfer takes; None: no limit.
+        """Wait until every program has ended, and end the run. seconds: maximum for the complete run. without: nodes whose
+        death is no error. patience: maximum seconds without any progress (see `run_progress`), which must exceed both the
+        time for which a program computes or sleeps and the duration of a transfer; None: no limit.
 
-        Raises ProgramError, FirmwareError and NodeDiedError at once; StuckError when the time or the patience is exceeded.
+        Raises ProgramError, FirmwareError, NodeDiedError and ClusterEndedError at once; StuckError when `seconds` or
+        `patience` is exceeded.
         """
         began = progressed = checked = time.monotonic()
         interval = seconds if patience is None else patience / _CHECKS
@@ -275,12 +276,12 @@ class Run:
         return RunOutcome(results, reports)
 
     def _model_time(self, seconds: float) -> str:
-        """Return how much of the model's time passes in a dilated run, for a message; empty for another run."""
+        """Return a clause of a message with the model's time that passes in a dilated run; empty for other runs."""
         dilation = self._orders.dilation
         if dilation is None:
             return ""
         passed = format_duration(round(seconds * 1e9 / dilation.factor))
-        return f", which are {passed} of the model's time: a smaller factor or a longer timeout allows more"
+        return f", which are {passed} of model time; a smaller dilation factor or a longer timeout allows more"
 
     def _stuck(self, message: str) -> StuckError:
         """Make the error of a stuck run, with the nodes' states and the last transfer."""
@@ -288,7 +289,7 @@ class Run:
         last_transfers = list(zip(self._progress.last_times(), self._messages, strict=True))
         last, node = max(last_transfers, default=(0, ""))
         if last:
-            ago, after = ((time.monotonic_ns() - last) / 1e9, (last - self.start_time) / 1e9)
+            ago, after = (time.monotonic_ns() - last) / 1e9, (last - self.start_time) / 1e9
             message += (
                 f"; the last transfer ended on {node} {ago:.3g} s ago, {max(0.0, after):.6f} s after the beginning"
             )
@@ -306,8 +307,8 @@ class Run:
         return {name: messages[word] for name, messages in self._messages.items() if word in messages}
 
     def pending_work(self) -> dict[str, list[str]]:
-        """Ask every node what it waits for; return sentences by node. If a node does not answer, they describe the state of
-        its process."""
+        """Ask every node what it waits for; return sentences by node. For a node that does not answer, they describe the
+        state of its process."""
         for messages in self._messages.values():
             messages.pop("waiting", None)
         self._warm_channel.send("ask")
@@ -346,7 +347,7 @@ class Run:
             return
         pid, pidfd = self._parent
         self._parent = None
-        if not wait_for_end(pidfd, TIMEOUT):  # it is stopped
+        if not wait_for_end(pidfd, TIMEOUT):  # the parent has been stopped (SIGSTOP)
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             wait_for_end(pidfd)
         os.close(pidfd)
@@ -359,7 +360,7 @@ class Run:
                 event_log.record(self._directory, "node parent died", nodes=[*self._messages], pid=pid, code=code)
 
     def _restore_offloads(self) -> None:
-        """Restore the NICs' offloads, since the parent of the node processes has not."""
+        """Restore the NICs' offloads in place of the parent of the node processes, in a child process."""
         in_child(partial(warm_parent.restore_offloads, self._orders, self._directory))
 
     def _start_programs(self, on_ready: Callable[[Self], object] | None) -> None:
@@ -373,7 +374,7 @@ class Run:
         started = time.monotonic_ns() + (_START_DELAY if self._orders.dilation is not None else 0)
         for channel in self._channels.values():
             with contextlib.suppress(ConnectionError):  # the node has ended; `wait` reports it
-                channel.send("go", (started, bool(self._scheduled)))  # only a scheduled call crashes nodes
+                channel.send("go", (started, bool(self._scheduled)))  # nodes crash only in scheduled calls
         self._started = started
 
     def _wait_for(self, word: str, without: Collection[str]) -> None:
@@ -429,10 +430,8 @@ class Run:
                 raise ClusterEndedError(self._holder[1])
             if descriptor in self._names:
                 self._receive_from(self._names[descriptor])
-            elif (
-                descriptor != self._warm_channel.fileno()
-            ):  # of an ended node, whose messages were read with the report of its end
-                continue
+            elif descriptor != self._warm_channel.fileno():
+                continue  # channel of an ended node: its messages were read with the report of its end
             elif (message := self._warm_channel.receive()) is not None:
                 name, number = message[1] if isinstance(message[1], tuple) else ("", 0)
                 if message[0] == "forked":
@@ -442,7 +441,9 @@ class Run:
                 self._ended[name] = number
             else:
                 self._reap_parent()
-                raise NodeDiedError("the parent of all node processes has died, and they with it", self._messages)
+                raise NodeDiedError(
+                    "the parent of all node processes has died, and all of them with it", self._messages
+                )
         return bool(ready)
 
     def _receive_from(self, name: str) -> None:
@@ -454,8 +455,8 @@ class Run:
             self._forget(channel)
 
     def _receive_rest(self, name: str) -> None:
-        """Read the messages that a process sent before it ended. Its end of the channel may stay open in a process that it
-        has forked."""
+        """Read the messages that a node process sent before it ended. There may be no end of file: a process that it has
+        forked may keep its end of the channel open."""
         channel = self._channels.get(name)
         while channel is not None and channel.fileno() in self._names:
             if channel.has_message():
@@ -468,7 +469,7 @@ class Run:
         del self._names[channel.fileno()]
 
     def _describe_unresponsive(self, name: str) -> str:
-        """Describe a process that does not answer: it executes in the kernel, or in a library that blocks signals."""
+        """Describe a process that does not answer, since it runs in the kernel, or in a library that blocks signals."""
         if name not in self._pids:
             return "its process has not been started"
         with contextlib.suppress(OSError):

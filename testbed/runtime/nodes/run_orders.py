@@ -1,5 +1,5 @@
-"""Orders of a run: nodes, NICs and programs, which node processes inherit when they are forked; and faults of the model in a
-dilated run, which they apply to NIC and cores."""
+"""Orders of a run, which node processes inherit when they are forked: nodes, NICs and programs. Also the faults that node
+processes of a dilated run apply to the model of NIC and cores."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from testbed.spec.placement import Rank
 
 Program = Callable[..., Coroutine[Awaited | int, None, object]]
 """A host program: ``async def program(endpoint, node)``. endpoint: endpoint of the protocol's library (`Agent.host`). node:
-the program's `ProgramNode`. Its result is plain data, 128 KiB at most, and is returned to the starting process."""
+the program's `ProgramNode`. The program's result must be plain data of at most 128 KiB, which is returned to the starting
+process."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeModel:
-    """A node's computer in a dilated run. layout: its cores. profile: its costs. ranks: those on this node. adapters:
-    adapters of the NIC's functions, one for each rank."""
+    """A node's computer in a dilated run. layout: layout of the node, with its cores. profile: costs of host and NIC. ranks:
+    ranks on this node. adapters: adapters of the NIC's functions, one for each rank."""
 
     layout: Node
     profile: Profile
@@ -40,11 +41,13 @@ class NodeModel:
 
 @dataclass(frozen=True, slots=True)
 class NodePlacement:
-    """Placement of a rank: its node, the NIC's interface, and its adapter.
+    """Placement of a rank.
 
-    name: the rank's. cpu: the processor that its process is bound to, or -1. node: the node's name, if it differs from the
-    rank's. functions: adapters of all functions of a shared NIC, to whose `function` the rank attaches; empty: the NIC is
-    inline. model: in a dilated run, in which all ranks of a node are in one process, with one placement.
+    name: name of the rank. node_context: namespaces and environment of its node. device: interface of the NIC. adapter:
+    address and peers of the rank. cpu: processor to which its process is bound, or -1. node: name of the node, if it differs
+    from the rank's. functions: adapters of all functions of a shared NIC, of which the rank attaches to number `function`;
+    empty for an inline NIC. model: model of the node in a dilated run, in which one process with one placement runs all
+    ranks of the node.
     """
 
     name: str
@@ -64,16 +67,17 @@ class NodePlacement:
 
 
 class Model(Protocol):
-    """A rank's part of the model of its node, in a dilated run. core: the core that the rank is bound to."""
+    """A rank's part of the model of its node, in a dilated run. core: core to which the rank is bound."""
 
     core: Core
 
     def program_time(self) -> int:
-        """Return the current time as the program sees it, ns: when the core has finished its posts to the NIC."""
+        """Return the current time as the program sees it, nanoseconds: the time at which the core has finished the
+        program's posts to the NIC."""
         ...
 
     async def compute(self, nanoseconds: int) -> None:
-        """Occupy the core."""
+        """Occupy the core for this time."""
         ...
 
 
@@ -83,10 +87,10 @@ def _ignore(_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProgramNode:
-    """The node on which a host program runs, for the program. number: the rank. numbers: rank name -> number. loop: with its
-    clock and tasks, ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: in a dilated run. starts: how
-    often the node has been started in this run. adopt: called with each task that the program spawns. crash_callbacks:
-    called with the number of each rank that crashes, and whether it will restart."""
+    """A host program's view of its node. name: name of the rank. number: number of the rank. numbers: rank name -> number.
+    loop: clock and tasks, ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: the rank's model in a dilated
+    run. starts: how often the node has been started in this run. adopt: called with each task that the program spawns.
+    crash_callbacks: called with the number of each rank that crashes, and whether it will restart."""
 
     name: str
     number: int
@@ -101,7 +105,8 @@ class ProgramNode:
 @dataclass(frozen=True, slots=True)
 class Dilation:
     """Time dilation of a run. factor: nanoseconds of this machine for one of the model. profile: costs of NICs and hosts.
-    profiles: costs of nodes that differ from it, by node. steering: see `testbed.sim.sim_host.Prices`."""
+    profiles: by node, the costs of nodes for which `profile` does not hold. steering: see
+    `testbed.sim.sim_host.Prices`."""
 
     factor: int
     profile: Profile
@@ -114,8 +119,8 @@ class Dilation:
 
 
 Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]
-"""Returns a context with the offloads, by node, that the node's NIC may have after the run, when no firmware is emulated on
-it; they depend on the links at that time. The offloads may be switched on within the context."""
+"""Returns a context manager, which provides by node the offloads that the node's NIC may have after the run, when no firmware
+is emulated on it. They depend on the links at that time, and must be switched on within the context."""
 
 
 def _no_offloads() -> AbstractContextManager[Mapping[str, Offloads]]:
@@ -124,10 +129,14 @@ def _no_offloads() -> AbstractContextManager[Mapping[str, Offloads]]:
 
 @dataclass(frozen=True, slots=True)
 class RunOrders:
-    """Orders for the processes of one run. programs: by rank name. numbers: rank name -> number. spin: nanoseconds that the
-    processes poll for a frame before sleeping. offloading: called when they have ended. dilation: dilation of a dilated run.
-    shared: split driver of the shared NICs, which run in agents outside the node processes; see `NodePlacement.functions`.
-    queues: queues of shared NICs. mtus: MAC address -> a rank's name and its NIC's MTU, if the MTUs differ; else empty.
+    """Orders for the processes of one run.
+
+    plug: makes the protocol's firmware and host library. ethertype: EtherType of its frames; 0: a protocol of the kernel.
+    placements: placements of the node processes. programs: programs by rank name. numbers: rank name -> number. spin:
+    nanoseconds for which the processes poll for a frame before sleeping; 0: see `patience`. offloading: called when the
+    processes have ended. dilation: time dilation of a dilated run. shared: split driver of the shared NICs, which run in
+    agents outside the node processes; see `NodePlacement.functions`. mtus: if MTUs differ, MAC address -> a rank's name and
+    the MTU of its NIC; else empty. queues: receive queues of shared NICs.
     """
 
     plug: Plug
@@ -145,19 +154,20 @@ class RunOrders:
 
 @dataclass(frozen=True, slots=True)
 class PauseNic:
-    """Pause NIC and host. until: nanoseconds of model time; None: until `ResumeNic`."""
+    """Pause the NIC until `ResumeNic`. until: nanoseconds of model time until which the host's cores are paused, too; None:
+    they are not paused."""
 
     until: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeNic:
-    """ResumeNic NIC and host."""
+    """Resume the NIC."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowNic:
-    """Slow the NIC down by a factor, relative to its profile; 1 ends it."""
+    """Slow the NIC down. factor: multiplies the costs of its profile; 1: back to normal."""
 
     factor: float
 
@@ -171,7 +181,7 @@ class BeginLoad:
 
 @dataclass(frozen=True, slots=True)
 class EndLoad:
-    """End the oldest background load of this share."""
+    """End the oldest background load that has this share."""
 
     share: float
 

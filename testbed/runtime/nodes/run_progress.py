@@ -1,10 +1,9 @@
-"""Progress of a run's programs: the time of each program's last progress, in memory that the processes share.
+"""Progress of a run's programs: the time at which each program's last transfer ended, in memory that the processes share.
 
 Progress is the end of a transfer, successful or failed, that a NIC reports to its host (`Nic.post_completion`), and the end
-of a program. Nothing else counts, since everything else can continue forever in a run that makes no progress: frames
-retransmitted to a dead peer, steps of a task that polls, answered probes (`Host.on_completion`), timers, a loop that
-computes. So a run without progress is stuck, or its programs compute, or move one message, for longer than the limit
-that the caller sets.
+of a program. Nothing else counts, since everything else can continue forever in a run that is stuck: frames retransmitted
+to a dead peer, steps of a task that polls, answered probes (`Host.on_completion`), timers, a loop that computes. So a run
+without progress is stuck, or its programs compute or transfer one message for longer than the limit that the caller sets.
 
 Reading the times disturbs no process: it needs no signal and no message, and works on processes that are stopped or spin.
 """
@@ -17,7 +16,7 @@ from typing import Final
 
 from protocols.core.firmware import Host
 
-_WORDS_APART: Final = 8  # words of 8 bytes from one program's time to the next: each has a cache line of its own
+_WORDS_APART: Final = 8  # words of 8 bytes from one program's time to the next, so that each has its own cache line
 
 
 class Progress:
@@ -28,7 +27,7 @@ class Progress:
         self._times = memoryview(self._memory).cast("Q")
 
     def close(self) -> None:
-        """Unmap the memory in this process; the others keep it."""
+        """Unmap the memory in this process; it stays mapped in the others."""
         self._times.release()
         self._memory.close()
 
@@ -37,12 +36,13 @@ class Progress:
         return self._times[::_WORDS_APART].tolist()
 
     def wrap(self, program: int, host: Host) -> Host:
-        """Wrap a host library for its NIC, so that the end of each transfer sets this program's time. program: index."""
+        """Wrap a host library for its NIC, so that the end of each transfer sets a program's time. program: index of the
+        program."""
         return _ProgressHost(host, self._times[program * _WORDS_APART : (program + 1) * _WORDS_APART])
 
 
 class _ProgressHost(Host):
-    """A wrapped host library. It costs a call and a reading of the clock for each transfer, and nothing per frame."""
+    """A wrapped host library. It costs a call and a reading of the clock per transfer, and nothing per frame."""
 
     __slots__ = ("_last_time", "library")
 

@@ -1,5 +1,5 @@
 """Port of a live NIC: sends its frames on a packet socket. In a network with back-pressure, frames wait in the port while
-the network does not accept any (see `fabric.stop_go`). `incarnation` tells a NIC that starts from its predecessors."""
+the network accepts none (see `fabric.stop_go`). `incarnation` numbers the starts of NICs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,19 @@ from testbed.fabric.stop_go import ADDRESS, ASK_INTERVAL, Outlet
 from testbed.kernel.frame_socket import BUFFER, FrameSocket
 
 SOCKET_BUFFER_SIZE: Final = 128 << 20
-"""Maximum bytes in the buffer of a socket with flow control, with the kernel's overhead for each frame; the kernel allocates
-only what it needs."""
+"""Maximum bytes in the buffer of a socket with flow control, including the kernel's overhead for each frame. The kernel
+allocates only what it needs."""
 
 
 def incarnation() -> int:
-    """Return the incarnation of a NIC that starts now: milliseconds since boot, as a 32-bit serial number; never 0 nor
-    FIRST, at which simulated NICs start to count."""
+    """Return the incarnation of a NIC that starts now, which differs from those of its predecessors: milliseconds since boot,
+    as a 32-bit serial number; never 0 or FIRST, at which simulated NICs start to count."""
     return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000) % (0xFFFF_FFFF - FIRST) + FIRST + 1
 
 
 class VethPort:
     """Passes frames to the kernel. unsent: number of frames that the kernel did not accept although the interface was up:
-    they are lost inside the emulator. down: number of frames for an interface that was down or removed, or whose peer
-    was."""
+    they are lost inside the emulator. down: number of frames sent while the interface or its peer was down or removed."""
 
     __slots__ = ("_wire", "down", "transmit", "unsent")
 
@@ -37,8 +36,8 @@ class VethPort:
         self.down = 0
         self._wire = wire
         self.transmit: Callable[[Buffer], object] = wire.send
-        """Send a frame, which the caller must not change afterwards. Returns True if it waits in the port. Raises OSError:
-        then call `count_lost`."""
+        """Send a frame, which the caller must not change afterwards. Returns True if it waits in the port. Raises OSError if
+        it is lost; the caller then calls `count_lost`."""
 
     @property
     def frames_waiting(self) -> int:
@@ -46,7 +45,7 @@ class VethPort:
         return 0
 
     def send(self, frame: Buffer) -> bool | None:
-        """Send a frame as `transmit`, and count it if it is lost."""
+        """Send a frame as `transmit`, and count it if it is lost. Returns None for a lost frame."""
         try:
             return self.transmit(frame) is True
         except OSError as error:
@@ -54,12 +53,12 @@ class VethPort:
             return None
 
     def when_sent(self, then: Callable[[], object]) -> None:
-        """Call `then` as soon as no frame waits in the port; at once without flow control."""
+        """Call `then` once no frame waits in the port; without flow control, at once."""
         then()
 
     def on_control_frame(self, frame: bytes) -> bool:  # noqa: ARG002
-        """Handle a received frame if it is a control frame for the port; return whether it is. Other frames are the
-        NIC's."""
+        """Handle a received frame if it is a control frame for the port; return whether it is. Other frames are for the
+        NIC."""
         return False
 
     def count_lost(self, error: OSError, frame: Buffer) -> None:
@@ -71,8 +70,8 @@ class VethPort:
 
 
 class FlowControlPort(VethPort):
-    """Port in a network with back-pressure. on_hold: called when a first frame waits. Call `ask_again` every ASK_INTERVAL
-    from then on, until it returns False: no frame waits."""
+    """Port in a network with back-pressure. on_hold: called when a frame begins to wait and no other does. From then on, the
+    owner calls `ask_again` every ASK_INTERVAL, until it returns False because no frame waits."""
 
     __slots__ = ("ask_again", "on_hold", "outlet")
 
@@ -81,7 +80,7 @@ class FlowControlPort(VethPort):
         super().__init__(wire)
 
         def send_control(frame: bytes) -> None:
-            with contextlib.suppress(OSError):  # it is lost, and will be resent
+            with contextlib.suppress(OSError):  # a lost control frame is sent again
                 wire.socket.send(frame)
 
         self.on_hold: Callable[[], object] = _ignore
@@ -118,20 +117,20 @@ def make_port(wire: FrameSocket, control_header: bytes) -> VethPort:
 
 
 def open_socket(device: str, ethertype: int, mtu: int, *, flow_control: bool, looks_often: bool = False) -> FrameSocket:
-    """Open the packet socket of a NIC. flow_control: the network has back-pressure, so frames are never sent again: the
-    socket's buffer must hold the windows of all senders while a program computes. looks_often: see `FrameSocket`. Raises
-    OSError."""
+    """Open the packet socket of a NIC. flow_control: whether the network has back-pressure; frames are not sent again there,
+    so the socket's buffer must hold the windows of all senders while a program computes. looks_often: see `FrameSocket`.
+    Raises OSError."""
     buffer = SOCKET_BUFFER_SIZE if flow_control else BUFFER
     return FrameSocket(device, ethertype, mtu, buffer, looks_often=looks_often)
 
 
 class AskTimer:
-    """Timer of a loop that repeats a port's ASK while frames wait in the port."""
+    """Repeats a port's ASK while frames wait in the port, by a timer of a loop."""
 
     __slots__ = ("_interval", "_loop", "_port", "_timer")
 
     def __init__(self, loop: Loop, port: FlowControlPort, factor: int = 1) -> None:
-        """factor: nanoseconds of the machine for one of the loop's clock."""
+        """factor: nanoseconds of the machine's clock for one of the loop's clock."""
         self._loop = loop
         self._port = port
         self._interval: Final = max(1, ASK_INTERVAL // factor)
@@ -141,7 +140,7 @@ class AskTimer:
             self._start()
 
     def _start(self) -> None:
-        """Start the timer: a first frame waits."""
+        """Start the timer when a frame begins to wait."""
         if self._timer.when is None:
             self._timer.set(self._loop.now() + self._interval)
 

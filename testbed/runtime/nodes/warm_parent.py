@@ -1,13 +1,14 @@
-"""Warm parent of a run's node processes: forked from the process that starts the run, with everything imported, it forks
-the node processes, reports the end of each at once, and ends when its channel is closed.
+"""Warm parent of a run's node processes. The process that starts the run forks it, with everything imported. It forks the
+node processes, reports the end of each at once, and ends when its channel is closed.
 
-A test or a command cannot be the parent itself. The warm parent has one thread and no other descriptors; its memory, frozen
-for garbage collection, stays shared with its children; it enters a cluster's user namespace and switches the NICs' offloads
-off once, and restores them however the node processes end. If it dies before that, the starting process restores them.
+The process that starts the run, a test or a command, may have threads and other descriptors; the warm parent has one thread
+and no other descriptors. Its memory, frozen for garbage collection, stays shared with its children. It enters the cluster's
+user namespace and switches the NICs' offloads off once for all nodes, and restores them however the node processes end. If
+it dies before that, the starting process restores them.
 
-It sends "forked" with a node's name and pid, and "ended" with a name and a wait status. It receives "ask": all nodes report
-what they wait for; with a name, "kill", "pause" and "resume"; and "restart", with the name of a node whose process has ended
-and the new end of its channel.
+It sends "forked" with a node's name and pid, and "ended" with a node's name and a wait status. It receives "ask", which makes
+all nodes report what they wait for; "kill", "pause" and "resume" with a node's name; and "restart" with the name of a node
+whose process has ended, and an end of the node's new channel.
 """
 
 from __future__ import annotations
@@ -64,12 +65,13 @@ _BYTES_HEADER: Final = 33
 _BYTES_PER_SIZE: Final = 1 << 18
 
 _WARM_UP_PROGRAMS: Final = 20
-"""Empty programs to run, after which the interpreter has specialised the loop's code, which it does by writing into it."""
+"""Number of empty programs to run. After them the interpreter has specialised the loop's code, which it does by writing to the
+memory that holds the code."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """A node process, or the agent of a node's NIC. name: name of the node."""
+    """A node process, or the agent of a node's NIC. name: name of the placement or, for an agent, of the node."""
 
     name: str
     pid: int
@@ -103,7 +105,7 @@ class _WarmParent:
 
     def prepare(self) -> None:
         """Enter the cluster's user namespace, switch offloads off, and warm up. Raises KernelError if a node or its NIC is
-        missing."""
+        missing, TestbedError if no NIC can be built."""
         with contextlib.suppress(OSError):  # the directory was removed
             os.chdir(self._directory)
         self._orders = _enter_user_namespace(self._orders)
@@ -125,7 +127,7 @@ class _WarmParent:
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         try:
             first = self._orders.placements[0]
-            self._warm_up_nic: object  # kept: its memory must not be used again
+            self._warm_up_nic: object  # kept, so that its memory is not allocated again
             if first.model is not None:
                 self._warm_up_nic = build_dilated_host(self._orders, "lo", first.model, 1, lambda host: host)
                 return
@@ -152,7 +154,7 @@ class _WarmParent:
                 pass
         finally:
             for child in [child for child in self._children.values() if processes.is_ending(child.pid)]:
-                self._reap(child)  # report deaths that have not been noticed here yet
+                self._reap(child)  # reports deaths that have not been handled yet
             for child in self._children.values():
                 signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
             for child in self._children.values():
@@ -160,12 +162,14 @@ class _WarmParent:
             restore_offloads(self._orders, self._cluster_directory)
 
     def _fork(self, number: int, name: str) -> int:
-        """Fork a node process; return its pid. number: number of its placement."""
+        """Fork a node process; return its pid. number: index of its placement."""
         self._starts[name] += 1
         pid = fork()
         if not pid:
             end = self._ends[name]
-            for descriptor in self._open - {end.fileno()}:  # by number: touching each object would copy pages
+            for descriptor in self._open - {
+                end.fileno()
+            }:  # not by Channel.close: touching the objects would copy pages
                 os.close(descriptor)
             run_node(self._orders, number, end, self._log % name, self._progress, self._starts[name])
         return pid
@@ -179,14 +183,14 @@ class _WarmParent:
         self._send("forked", (name, pid))
 
     def _fork_agents(self, split_driver: SplitDriver) -> None:
-        """Fork the agents of shared NICs, and wait until they listen. The node process reports an agent that does not."""
+        """Fork the agents of shared NICs, and wait until they listen. If one does not, its node process reports that."""
         queues = self._orders.queues
-        first = [placement for placement in self._orders.placements if placement.functions and not placement.function]
-        pairs = {placement.node_name: make_inboxes(queues.count) for placement in first if queues.count > 1}
+        nics = [placement for placement in self._orders.placements if placement.functions and not placement.function]
+        inboxes_by_node = {placement.node_name: make_inboxes(queues.count) for placement in nics if queues.count > 1}
         for number in range(queues.count):  # workers must join the fan-out group in this order
             ready_pipes = []
-            for placement in first:
-                inboxes = pairs.get(placement.node_name, [])
+            for placement in nics:
+                inboxes = inboxes_by_node.get(placement.node_name, [])
                 inbox = inboxes[number][1] if inboxes else None
                 worker = Worker(number, queues, tuple([writing for writing, _ in inboxes]), inbox)
                 log = self._logs / f"{placement.node_name}.nic{number or ''}.log"
@@ -195,7 +199,7 @@ class _WarmParent:
                 ready_pipes.append(ready_pipe)
             for ready_pipe in ready_pipes:
                 node_agents.wait_for_agent(ready_pipe)
-        for pair in itertools.chain.from_iterable(pairs.values()):
+        for pair in itertools.chain.from_iterable(inboxes_by_node.values()):
             for end in pair:
                 end.close()
 
@@ -205,7 +209,7 @@ class _WarmParent:
         self._poll.register(child.pidfd, select.POLLIN)
 
     def _handle_events(self) -> bool:
-        """Wait for events and pidfd them; return False when the channel is closed."""
+        """Wait for events and handle them; return False when the channel is closed."""
         for descriptor, _ in self._poll.poll():
             child = self._children.get(descriptor)
             if child is not None:
@@ -218,13 +222,13 @@ class _WarmParent:
             if word == "restart" and end is not None:
                 self._restart(str(name), end)
                 continue
-            for node in self._children.values():
-                if (word == "ask" or node.name == name) and not node.is_agent:
-                    signal.pidfd_send_signal(node.pidfd, _SIGNALS[word])
+            for child in self._children.values():
+                if (word == "ask" or child.name == name) and not child.is_agent:
+                    signal.pidfd_send_signal(child.pidfd, _SIGNALS[word])
         return True
 
     def _restart(self, name: str, end: Channel) -> None:
-        """Fork a new process of a node whose process has ended. end: the process's end of its new channel."""
+        """Fork a new process for a node whose process has ended. end: the new process's end of its channel."""
         self._ends[name] = end
         self._open.add(end.fileno())
         number = [placement.name for placement in self._orders.placements].index(name)
@@ -250,15 +254,15 @@ class _WarmParent:
 
 
 async def _empty_program(node: ProgramNode) -> int:
-    """Wait for a microsecond, since waiting has code of its own."""
+    """Wait for a microsecond, so that the code for waiting is warmed up, too."""
     await node.loop.sleep(1000)
     return node.number
 
 
 def _filler() -> list[bytes]:
-    """Allocate objects that fill the holes in this process's memory; keep them. Otherwise each child would allocate its
-    first objects in these holes and copy every page with a hole: 4 % of a node's memory, and twice that if this process has
-    had to compile modules."""
+    """Allocate objects that fill the holes in this process's memory; the caller keeps them. Otherwise each child would
+    allocate its first objects in these holes, and so copy every page with a hole: 4 % of a node's memory, and 8 % if this
+    process has had to compile modules."""
     sizes = [
         *range(_MAX_FILLER, _MAX_POOLED, -_FILLER_STEP),
         *range(_MAX_POOLED, 2 * _POOL_STEP, -_POOL_STEP),
@@ -274,16 +278,18 @@ def start(
     cluster_directory: Path,
     progress: Progress,
 ) -> processes.Identity:
-    """Fork the warm parent, which forks the node processes. channel: the parent's end. ends: the nodes' ends, by name. logs:
-    the directory for the nodes' output. cluster_directory: for events. Raises KernelError."""
+    """Fork the warm parent, which forks the node processes. channel: the warm parent's end of its channel. ends: the node
+    processes' ends of theirs, by placement. logs: the directory for the nodes' output. cluster_directory: the cluster's
+    directory, for events. Raises KernelError."""
     parent = _WarmParent(orders, channel, ends, logs, cluster_directory, progress)
     inherited = [channel.fileno(), *(end.fileno() for end in ends.values())]
     return daemons.start(NAME, inherited, parent.prepare, parent.run, str(logs / LOG))
 
 
 def restore_offloads(orders: RunOrders, cluster_directory: Path) -> None:
-    """Restore the offloads of the nodes' NICs, as far as the links allow it now. The process must have one thread, and stays
-    in the namespaces that it enters. A failure is recorded as an event; the next 'testbed up' restores the offloads."""
+    """Restore the offloads of the nodes' NICs, as far as the links allow that now. The calling process must have one thread,
+    and stays in the namespaces that this enters. A failure is recorded as an event; the next 'testbed up' restores the
+    offloads."""
     try:
         entered = _enter_user_namespace(orders)
         with orders.offloading() as allowed:
@@ -314,7 +320,8 @@ def _enter_user_namespace(orders: RunOrders) -> RunOrders:
 
 
 def _switch_off(placement: NodePlacement) -> None:
-    """Switch a NIC's offloads off, so that the kernel's frames on its interface are complete, as the firmware's are."""
+    """Switch a NIC's offloads off, so that the kernel's own frames on the interface are segmented and have checksums, like the
+    firmware's."""
     try:
         namespaces.enter(placement.node_context.namespace)
         if _offloads_of(placement):

@@ -1,6 +1,6 @@
-"""Common parts of the links that the relay forwards: orders, sockets, and directions with injected rules and statistics.
+"""Base classes of the links that the relay forwards: orders, sockets, and directions with injected rules and statistics.
 
-`link_forwarder` has links between two interfaces, `relay_network` those of modelled networks.
+`link_forwarder` implements links between two interfaces; `relay_network` implements links of modelled networks.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from testbed.spec.layout import DirectionName, Impairment
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """Options that all links of a relay process share. arena: arena of their sockets. seed, files: seed and files of the
-    orders. fields, log, classifier: see `FateOptions`. tallies: see `RuleSet`."""
+    """Options that all links of a relay process share. arena: arena of their sockets. fields: see `RuleSet`. seed, files:
+    seed and files of the orders. log, classifier: see `FateOptions`. tallies: see `RuleSet`."""
 
     loop: Loop
     arena: Arena
@@ -41,7 +41,7 @@ class LinkOptions:
     classifier: Classifier | None = None
 
     def fates(self) -> tuple[FateOptions, RuleSet]:
-        """Make the options of a new direction, and the rule set for its injected rules."""
+        """Make the options of a new direction, and the rule set for the rules to be injected into it."""
         rules = RuleSet(self.fields, tallies=self.tallies)
         options = FateOptions(
             self.seed, self.loop.now(), rules, classifier=self.classifier, files=self.files, log=self.log
@@ -62,7 +62,8 @@ class InjectedRules:
         relayed: RelayedDirection,
         direction: tuple[str, DirectionName],
     ) -> None:
-        """rules: the stage's. direction: link and direction. Raises the errors of `set` and of `read_log`."""
+        """now: nanoseconds on the loop's clock. stage: the direction's fate stage. rules: rule set of the stage. relayed:
+        orders of the direction. direction: names of link and direction. Raises the errors of `set` and of `read_log`."""
         self._stage: Final = stage
         self._direction: Final = direction
         self._rules: Final = rules
@@ -72,19 +73,20 @@ class InjectedRules:
         self.set(now, relayed.rules)
 
     def set(self, now: int, texts: Mapping[str, str]) -> None:
-        """Set the rules in force; rules that stay keep their counts. texts: by stable names. Raises RuleError."""
+        """Set the rules in force; rules that stay keep their counts. texts: texts of the rules, by stable names. Raises
+        RuleError."""
         for name in [name for name in self._handles if name not in texts]:
             self._handles.pop(name).lift()
         for name, text in texts.items():
             if name not in self._handles:
                 self._handles[name] = handle = self._rules.add(now, text, name)
-                handle.compiled(*self._direction)  # it counts from now on, not from its first match
+                handle.compiled(*self._direction)  # so that it counts from now on, not from its first match
 
     def handles(self) -> dict[str, Handle]:
         """Return the handles of the rules in force, by their names."""
         return dict(self._handles)
 
-    def idle(self) -> list[str]:
+    def idle_rules(self) -> list[str]:
         """Return a sentence for each rule that has never decided a fate, including lifted and declared rules."""
         return [*self._stage.idle_rules(), *self._rules.idle_rules()]
 
@@ -92,8 +94,8 @@ class InjectedRules:
 class ForwardedDirection(ABC):
     """A direction of a link that this process forwards.
 
-    injected: its injected rules. lateness: of its frames. gso_frames: number of GSO frames of several segments that were
-    forwarded unsegmented. segmented: number of GSO frames that were segmented here.
+    injected: injected rules. lateness: lateness of the frames. gso_frames: number of GSO frames of several segments that
+    were forwarded unsegmented. segmented: number of GSO frames that the relay has segmented.
     """
 
     __slots__ = ("gso_frames", "injected", "lateness", "segmented")
@@ -107,12 +109,12 @@ class ForwardedDirection(ABC):
     @property
     @abstractmethod
     def counters(self) -> Counters:
-        """Counters of its frames, by result."""
+        """Counters of the direction's frames, by outcome."""
 
     @property
     @abstractmethod
     def in_flight(self) -> int:
-        """Number of frames that have entered and have not left yet."""
+        """Number of frames that have entered the direction and have not left it yet."""
 
     @abstractmethod
     def change(self, now: int, impairment: Impairment, files: Mapping[str, str]) -> None:
@@ -123,11 +125,8 @@ D = TypeVar("D", bound=ForwardedDirection)
 
 
 class ForwardedLink(ABC, Generic[D]):
-    """A link that this process forwards: its orders, its directions by name, and its packet sockets, by the direction whose
-    frames they receive.
-
-    link: its orders.
-    """
+    """A link that this process forwards. link: orders of the link. seed: seed of the relay's orders. directions: directions
+    by name, "forward" and "backward"."""
 
     def __init__(self, link: RelayedLink, options: LinkOptions) -> None:
         self.link = link
@@ -135,9 +134,9 @@ class ForwardedLink(ABC, Generic[D]):
         self._texts = texts_of(link, options.files)
         self._loop = options.loop
         self.directions: Final[dict[str, D]] = {}
-        self._sockets: dict[str, PacketSocket] = {}
+        self._sockets: dict[str, PacketSocket] = {}  # by the direction whose frames they receive
 
-    def follows(self, link: RelayedLink, seed: int, files: Mapping[str, str]) -> bool:
+    def has_orders(self, link: RelayedLink, seed: int, files: Mapping[str, str]) -> bool:
         """Whether these are the link's present orders."""
         return (link, seed, texts_of(link, files)) == (self.link, self.seed, self._texts)
 
@@ -159,7 +158,7 @@ class ForwardedLink(ABC, Generic[D]):
 
     @abstractmethod
     def catch_up(self) -> None:
-        """Offer all frames that have been received."""
+        """Offer all frames that the sockets have received."""
 
     def close(self) -> None:
         """Close the sockets."""
@@ -177,7 +176,8 @@ class ForwardedLink(ABC, Generic[D]):
 
 
 def texts_of(link: RelayedLink, files: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return path -> text of the files that each direction's impairment names: they can change while the names stay."""
+    """Return direction -> path -> text of the files that the direction's impairment names. A text can change while its path
+    stays."""
     impairments = {"forward": link.forward.impairment, "backward": link.backward.impairment}
     return {
         direction: {path: files[path] for path in (impairment.jitter_file, impairment.rate_trace) if path in files}

@@ -1,11 +1,12 @@
-"""Links between two interfaces: the model of a link's directions on the wall clock, between two packet sockets.
+"""Links between two interfaces: the models of a link's directions on the wall clock, between two packet sockets.
 
-A frame is offered to its direction's model with the kernel's receive timestamp, so that the relay's own latency does not add
-to a longer delay. Lateness beyond the due time is counted, and persistent lateness is recorded as an event.
+A frame is offered to its direction's model with the kernel's receive timestamp. So the relay's own latency does not prolong
+a frame's delay, unless the latency exceeds the delay. How late frames leave is counted, and events are recorded if the relay
+does not keep up.
 
 GSO frames are forwarded unsegmented on directions that treat all frames equally (no random decisions, no rate): the receiver
-accepts them, as on a veth, and TCP sends frames of 64 KiB. On other directions they are segmented here, and each segment
-has its own fate. A device's offloads (`kernel.offloads`) decide how many GSO frames there are.
+accepts them, as on a veth, and TCP sends frames of 64 KiB. On other directions the relay segments them, and each segment has
+its own fate. The sender's offloads (`kernel.offloads`) determine whether there are GSO frames.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ class Forwarder(ForwardedDirection):
         super().__init__(injected)
         self.model: Final = model
         self.on_offered: Callable[[int, bytes, Outcome], object] | None = None
-        """Called with each frame that was offered to the model, and its outcome, while a capture watches."""
+        """Called with receive timestamp, frame and outcome of each frame offered to the model; None without watches."""
         self._gso_in_flight = 0  # GSO frames in the model
         self._source = source
         self._sink = sink
         self._now = loop.now
         self._timer = loop.timer(self.deliver)
-        self._last_received = loop.now()  # receive timestamp of the last frame; those of later frames are not smaller
+        self._last_received = loop.now()  # lower bound of the next receive timestamp, so that they do not decrease
 
     @property
     def counters(self) -> Counters:
@@ -74,7 +75,7 @@ class Forwarder(ForwardedDirection):
                 if on_offered is not None:
                     on_offered(when, frame, outcome)
         if frames:
-            # Not `now`: frames that did not fit into the batch were received before.
+            # Not `now`: frames that did not fit into the batch have earlier timestamps.
             self._last_received = frames[-1][0]
         deadline = self.model.deadline
         if deadline is not None and deadline <= now:
@@ -109,7 +110,7 @@ class Forwarder(ForwardedDirection):
             self.on_offered(when, frame, outcome)
 
     def catch_up(self, now: int) -> None:
-        """Offer all frames received until `now`, and possibly later ones."""
+        """Offer at least all frames received until `now`."""
         while self.read(now) and self._last_received < now:
             pass
 
@@ -117,7 +118,7 @@ class Forwarder(ForwardedDirection):
         """Send the frames that are due."""
         due = self.model.poll(now)
         if due:
-            # Not `now`: time has passed if frames have been read since.
+            # Not `now`: reading frames before this call may have taken time.
             self.lateness.count(self._now(), due)
             self._send(due)
         self._timer.set(self.model.deadline)
@@ -148,10 +149,10 @@ class Forwarder(ForwardedDirection):
         while self.read(now):
             pass
         self._timer.set(None)
-        count, early = self.model.in_flight, []
+        count, deliveries = self.model.in_flight, []
         while self.model.deadline is not None:
-            early += self.model.poll(self.model.deadline)
-        self._send(early)
+            deliveries += self.model.poll(self.model.deadline)
+        self._send(deliveries)
         return count
 
 
@@ -159,7 +160,7 @@ class LinkForwarder(ForwardedLink[Forwarder]):
     """Forwarder of a link: two sockets and two directions."""
 
     def __init__(self, link: RelayedLink, options: LinkOptions) -> None:
-        """Open the sockets. OSError if an interface does not exist."""
+        """Open the sockets. Raises OSError if an interface does not exist."""
         super().__init__(link, options)
         self._is_impairing = True
         mark = socket.if_nametoindex(link.mark) if link.mark else 0
@@ -184,17 +185,17 @@ class LinkForwarder(ForwardedLink[Forwarder]):
         return Forwarder(self._loop, model, injected, source, sink)
 
     def change(self, link: RelayedLink, files: Mapping[str, str]) -> None:
-        """Apply new orders, as `ForwardedLink.change`, and impair frames again if they have passed through."""
+        """Apply new orders, as `ForwardedLink.change`; end `pass_through`."""
         if not self._is_impairing:
             self._stop_reading()
             self._watch()
         super().change(link, files)
         now = self._loop.now()
         for forwarder in self.directions.values():
-            forwarder.deliver(now)  # and set its timer: the change has moved its deadline
+            forwarder.deliver(now)  # also sets the timer: the change may have moved the deadline
 
     def catch_up(self) -> None:
-        """Offer all frames that have been received."""
+        """Offer all frames that the sockets have received."""
         now = self._loop.now()
         for forwarder in self.directions.values():
             forwarder.catch_up(now)
@@ -204,7 +205,7 @@ class LinkForwarder(ForwardedLink[Forwarder]):
             self._loop.unwatch(packet_socket.fileno())
 
     def _watch(self) -> None:
-        """Impair frames from now on."""
+        """Watch the sockets, and impair frames from now on."""
         for name, packet_socket in self._sockets.items():
             self._loop.watch(packet_socket.fileno(), self.directions[name].read)
         self._is_impairing = True
@@ -220,11 +221,8 @@ class LinkForwarder(ForwardedLink[Forwarder]):
         return early
 
     def release(self) -> int:
-        """Stop impairing, and send all frames that the sockets have received; return how many frames in flight were
-        delivered early.
-
-        The caller closes the sockets.
-        """
+        """Stop forwarding, after sending all frames that the sockets have received; return how many frames in flight were
+        delivered early. The caller closes the sockets."""
         early = self.pass_through() if self._is_impairing else 0
         self._stop_reading()
         now = self._loop.now()

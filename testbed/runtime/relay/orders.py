@@ -1,7 +1,7 @@
-"""Orders of the relay: a file beside the cluster's state that lists the links to forward. It outlives the relay.
+"""Orders of the relay: a file in the cluster's directory that lists the links to forward. The file outlives the relay.
 
-If processors are available, a relay consists of several processes, each with a share of the links. A change writes the
-complete orders and then notifies the relay; a restarted process reads the orders of its predecessor.
+If processors are available, a relay consists of several processes, each with a share of the links. Whoever changes the
+orders writes all of them and then notifies the relay; a restarted relay process reads the orders of its predecessor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_IMPAIRMENT = Impairment()
 
 @dataclass(frozen=True, slots=True)
 class RelayedDirection:
-    """Impairment of one direction. rules: text of the injected rules, by stable names. replay: the path of a log of fates
+    """Orders for one direction of a link. rules: texts of the injected rules, by stable names. replay: path of a log of fates
     that replaces random decisions, or empty."""
 
     impairment: Impairment = _NO_IMPAIRMENT
@@ -39,10 +39,11 @@ class RelayedDirection:
 class RelayedLink:
     """A link that the relay forwards.
 
-    a, b: its ends in the wire namespace; frames of the forward direction arrive on a. taps: the interfaces at which the
-    relay receives the frames that arrive on a and b; empty: a and b themselves. fabric: the kind of its network if that
-    is modelled, or empty; switch_ports: ports of modelled switches, instead of a and b. is_cut: its cable is pulled. gso:
-    whether the senders of the forward and the backward direction have GSO on.
+    a, b: interfaces at its ends in the wire namespace; frames of the forward direction arrive on a. forward, backward: orders
+    for its directions. fabric: kind of its network if that is modelled, or empty. switch_ports: in a modelled network, the
+    switch port at each end that has one; such an end has no interface. is_cut: whether the cable of a link of a modelled
+    network is pulled. taps: interfaces at which the relay receives the frames that arrive on a and b; empty: a and b
+    themselves. gso: whether the senders of the forward and the backward direction have GSO on.
     """
 
     name: str
@@ -58,12 +59,13 @@ class RelayedLink:
 
     @property
     def receive_interfaces(self) -> tuple[str, str]:
-        """The interfaces at which the relay receives the link's frames, of the forward and the backward direction."""
+        """Interfaces at which the relay receives the frames of the forward and of the backward direction."""
         return self.taps[0] or self.a, self.taps[1] or self.b
 
     @property
     def mark(self) -> str:
-        """The interface whose index marks frames sent by the relay: the link's port at a switch; empty without a tap."""
+        """Interface whose index marks the frames that the relay sends: the link's port at a switch. Empty unless exactly one
+        end has a tap."""
         tapped = [end for tap, end in zip(self.receive_interfaces, (self.a, self.b), strict=True) if tap != end]
         return tapped[0] if len(tapped) == 1 else ""
 
@@ -72,9 +74,9 @@ class RelayedLink:
 class Orders:
     """The orders of a relay.
 
-    files: path -> text of the tables and traces that impairments name. log: the path of the log of fates other than pass,
-    or empty. processes: the number of processes that share the links. slowed: the factor by which modelled switches are
-    slowed down. tables: switch -> table, of modelled switches (`fabric.interface.Table`).
+    seed: seed of random decisions. files: path -> text of the tables and traces that impairments name. log: path of the log
+    of fates other than pass, or empty. processes: number of processes that share the links. slowed: factor by which modelled
+    switches are slowed down. tables: tables of modelled switches (`fabric.interface.Table`), by switch.
     """
 
     seed: int
@@ -86,12 +88,13 @@ class Orders:
     tables: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def share(self, number: int) -> Orders:
-        """Return the orders of one process. number: from 0. A link stays with its process when other links change."""
+        """Return the orders of one process. number: number of the process, from 0. A link stays with its process when other
+        links change."""
         return replace(self, links=tuple(link for link in self.links if self.process_of(link) == number))
 
     def process_of(self, link: RelayedLink) -> int:
-        """Return the number of the process that forwards a link. All links of modelled networks of one kind belong to
-        one process, which runs their network."""
+        """Return the number of the process that forwards a link. One process forwards all links of modelled networks of one
+        kind, since it runs their network."""
         return crc32((link.fabric or link.name).encode()) % self.processes
 
     def numbers(self) -> list[int]:
@@ -114,7 +117,7 @@ class Orders:
                         "taps": list(link.taps),
                         "forward": _direction_to_json(link.forward),
                         "backward": _direction_to_json(link.backward),
-                        **_plugs_to_json(link),
+                        **_modelled_to_json(link),
                         **({"gso": list(link.gso)} if any(link.gso) else {}),
                     }
                     for link in self.links
@@ -130,7 +133,7 @@ class Orders:
 
     @classmethod
     def from_json(cls, text: str) -> Orders:
-        """Parse the output of `to_json`; ValueError for anything else."""
+        """Parse the output of `to_json`. Raises ValueError for anything else."""
         try:
             orders = cls._from_json(loads(text))
         except KeyError as error:
@@ -162,7 +165,7 @@ class Orders:
         return cls(data["seed"], links, data["files"], data["log"], data["processes"], data["slowed"], data["tables"])
 
 
-def _plugs_to_json(link: RelayedLink) -> dict[str, Any]:
+def _modelled_to_json(link: RelayedLink) -> dict[str, Any]:
     """Return the keys that only links of modelled networks have."""
     if not link.fabric:
         return {}
@@ -208,7 +211,7 @@ class RelayPaths:
         return self.directory / f"report.{number}"
 
     def tallies(self, number: int) -> Path:
-        """Return the path of the file of a relay process's rule counts, from which its successor continues."""
+        """Return the path of the file with a relay process's rule counts, which its successor continues."""
         return self.directory / f"tallies.{number}"
 
     def read_orders(self) -> Orders | None:
@@ -221,6 +224,7 @@ class RelayPaths:
             raise _unreadable(self.orders, error) from error
 
     def write_orders(self, orders: Orders) -> None:
+        """Replace the file of orders atomically. Raises OSError."""
         text = orders.to_json()
         replace_file(self.orders, text)
         _documents.note(text, orders)

@@ -1,7 +1,7 @@
 """A relay process: it runs in the wire namespace, forwards the links in its orders, and handles commands.
 
-The cluster's supervisor starts and restarts it; when the supervisor dies, it starts a new one and continues to forward.
-It records an event when it cannot keep up.
+The cluster's supervisor starts and restarts it. When the supervisor dies, the relay process starts a new supervisor and
+continues to forward. It records an event when it cannot keep up.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _REPORTED_COUNTERS: Final = (*CAUSES, *FATES, "delivered", "delivered_bytes")
 
 
 class Process:
-    """One process of a relay: its share of the links, its log of fates, its watchers and its watch on the supervisor."""
+    """One process of a relay: its share of the links, its log of fates, its watchers, and the supervision of the
+    supervisor."""
 
     def __init__(self, paths: RelayPaths, number: int, command: Sequence[str]) -> None:
-        """number: number of the process, from 0. command: starts a supervisor."""
+        """number: number of the process, from 0. command: command line that starts a supervisor."""
         self._paths = paths
         self._command = command
         self._number = number
@@ -55,7 +56,8 @@ class Process:
         self._log: LogFile | None = None
 
     def prepare(self) -> None:
-        """Apply the orders. Raises the errors of `Relay.load`, and NotFoundError if the orders have no link for it."""
+        """Apply the orders, and listen for commands. Raises the errors of `Relay.load`, and NotFoundError if the orders have
+        no link for this process."""
         _raise_priority()
         self._load()
         self._tallies.settle()
@@ -65,8 +67,8 @@ class Process:
         self._loop.watch(supervision.fileno(), lambda _: supervision.advance())
         Listener(self._loop, self._paths.socket(self._number), self._handle)
         self._loop.at(self._loop.now() + _CHECK_INTERVAL, self._check_lateness)
-        # Garbage collection would stop every link for milliseconds. The code for frames makes no reference cycles,
-        # and those made by orders are collected when they are loaded.
+        # Garbage collection would stop every link for milliseconds. Forwarding makes no reference cycles; `_load` collects
+        # those that orders make.
         gc.collect()
         gc.freeze()
         gc.disable()
@@ -145,12 +147,12 @@ class Process:
 
     def _check_lateness(self, now: int) -> None:
         """Record an event for each direction whose frames were late or lost here since its last warning."""
-        current: dict[object, LatenessWarnings] = {}  # of the present forwarders: new ones count from 0
+        current: dict[object, LatenessWarnings] = {}  # by present forwarder; those of a new forwarder count from 0
         for name, link in self._relay.links.items():
             for direction, socket in link.sockets().items():
                 forwarder = link.directions[direction]
                 warnings = current[forwarder] = self._warnings.get(forwarder) or LatenessWarnings(now)
-                warning = warnings.take_due(now, forwarder.lateness.late, socket.update_statistics().lost)
+                warning = warnings.take_due(now, forwarder.lateness.late_frames, socket.update_statistics().lost)
                 if warning is not None:
                     late, lost, span = warning
                     event_log.record(
@@ -172,10 +174,10 @@ def _raise_priority() -> None:
     """Take the lowest real-time priority, or else a negative niceness: the relay emulates cables, which no program can
     delay.
 
-    Real-time priority gives it a processor within microseconds; with niceness alone, it waits for the running program
-    until the next tick, milliseconds later. By default, the kernel reserves a twentieth of a processor from real-time
-    processes, so that an overloaded relay does not block the machine; relays of several clusters take turns. Without
-    permission for either, it runs like any other process.
+    A process with real-time priority gets a processor within microseconds; with niceness alone, it waits for the running
+    program until the next tick, milliseconds later. By default, real-time processes get at most 95 % of a processor's time,
+    so that an overloaded relay does not block the machine; relays of several clusters take turns. Without permission for
+    either, the relay runs like any other process.
     """
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -187,7 +189,7 @@ def _raise_priority() -> None:
 def _nonzero_counters(link: AnyLink) -> dict[str, dict[str, int]]:
     """Return the non-zero counters of both directions.
 
-    No frame is forwarded meanwhile, so the reply has only the counters that callers need every second; a report takes ten
+    No frame is forwarded meanwhile, so only the counters that callers read every second are returned; a report takes ten
     times as long.
     """
     counts = {}
@@ -198,8 +200,8 @@ def _nonzero_counters(link: AnyLink) -> dict[str, dict[str, int]]:
 
 
 def _direction_report(link: AnyLink, direction: str, now: int) -> dict[str, object]:
-    """Make the report of one direction. The counters of the emulator are those of the interface on which the direction's
-    frames arrive: a frame that could not be sent on it belongs to the opposite direction."""
+    """Make the report of one direction. The emulator's counters are those of the interface on which the direction's frames
+    arrive: "unsent" and "down" count frames of the opposite direction, which are sent there."""
     forwarder, source = link.directions[direction], link.sockets().get(direction)
     statistics = source.update_statistics() if source is not None else Statistics()
     return {
@@ -210,7 +212,7 @@ def _direction_report(link: AnyLink, direction: str, now: int) -> dict[str, obje
             "p50": forwarder.lateness.quantile(0.5),
             "p99": forwarder.lateness.quantile(0.99),
             "worst": forwarder.lateness.worst,
-            "late": forwarder.lateness.late,
+            "late": forwarder.lateness.late_frames,
             "buckets": list(forwarder.lateness.buckets),
         },
         "emulator": {

@@ -18,7 +18,7 @@ from testbed.runtime.background_calls import BackgroundCalls
 from testbed.runtime.relay.forwarded_link import LinkOptions
 from testbed.runtime.relay.link_forwarder import LinkForwarder
 from testbed.runtime.relay.orders import DIRECTIONS, Orders, RelayedDirection, RelayedLink
-from testbed.runtime.relay.relay_network import Driver, ModelledLink
+from testbed.runtime.relay.relay_network import ModelledLink, NetworkDriver
 
 AnyLink = LinkForwarder | ModelledLink
 
@@ -27,9 +27,10 @@ class Relay:
     """All links that one process forwards."""
 
     def __init__(self, loop: Loop, fields: Fields, tallies: Tallies | None = None) -> None:
-        """tallies: store of the rules' counts; None: in memory."""
+        """fields: header fields that rules can name. tallies: store of the rules' counts; None: they are kept in memory
+        only."""
         self.links: dict[str, AnyLink] = {}
-        self._drivers: dict[str, Driver] = {}  # of networks of modelled switches, by their fabrics
+        self._drivers: dict[str, NetworkDriver] = {}  # of modelled networks, by fabric
         self._loop = loop
         self._fields = fields
         self._classifier = Classifier(fields)
@@ -39,15 +40,16 @@ class Relay:
         self._background = BackgroundCalls(loop)
 
     def load(self, orders: Orders, log: Callable[[Record], object] | None = None) -> dict[str, int]:
-        """Apply the orders: add links, change some, and release those that are not in the orders.
+        """Apply the orders: add and change links, and release those that are not in the orders.
 
-        Returns released link -> number of frames delivered early. Invalid orders raise DescriptionError,
-        BrokenFileError or RuleError before anything changes. OSError names a missing interface; some links may then have
-        been changed.
+        Returns the number of frames delivered early for each released link. Invalid orders raise DescriptionError,
+        BrokenFileError or RuleError before anything changes. A missing interface raises OSError, possibly after some links
+        have changed.
         """
         links_by_name = {link.name: link for link in orders.links}
         for link in orders.links:
-            if (known := self.links.get(link.name)) is None or not known.follows(link, orders.seed, orders.files):
+            present = self.links.get(link.name)
+            if present is None or not present.has_orders(link, orders.seed, orders.files):
                 self._check(link, orders)
         removed = [name for name in self.links if name not in links_by_name]
         early = {name: self._close_link(self.links.pop(name)) for name in removed}
@@ -88,13 +90,14 @@ class Relay:
             return LinkForwarder(link, options)
         driver = self._drivers.get(link.fabric)
         if driver is None:
-            driver = self._drivers[link.fabric] = Driver(self._loop, fabrics.fabric(link.fabric).network(orders.slowed))
+            network = fabrics.fabric(link.fabric).network(orders.slowed)
+            driver = self._drivers[link.fabric] = NetworkDriver(self._loop, network)
         return ModelledLink(link, driver, options)
 
     def pass_through(self, names: Sequence[str]) -> dict[str, int]:
         """Stop impairing these links until orders are loaded; return link -> number of frames delivered early.
 
-        Unknown links are ignored; links at modelled switches do not change.
+        Unknown links are ignored; links of modelled networks do not change.
         """
         early = {name: self.links[name].pass_through() for name in names if name in self.links}
         return {name: count for name, count in early.items() if count is not None}
@@ -102,7 +105,7 @@ class Relay:
     def release(self, names: Sequence[str], on_released: Callable[[dict[str, int]], object]) -> None:
         """Stop forwarding these links, whose frames already take another path. Unknown links are ignored.
 
-        Once all frames that their sockets have received are sent, the loop calls `on_released` with link -> number of
+        Once all frames that the links' sockets have received are sent, the loop calls `on_released` with link -> number of
         frames delivered early.
         """
         released = {name: link for name in names if (link := self.links.pop(name, None)) is not None}
@@ -116,25 +119,26 @@ class Relay:
     def _close_link(self, link: AnyLink) -> int:
         """Stop forwarding a link; frames that arrive later are lost. Return how many frames were delivered early."""
         for direction in link.directions.values():
-            self._idle_rules.update(dict.fromkeys(direction.injected.idle()))
+            self._idle_rules.update(dict.fromkeys(direction.injected.idle_rules()))
         early = link.release()
         self._background.run([packet_socket.close for packet_socket in link.sockets().values()], lambda: None)
         return early
 
     def switch_counters(self) -> dict[str, dict[str, int]]:
-        """Return the counters of each modelled switch, by cause."""
+        """Return the counters of each modelled switch: switch -> cause -> number of frames."""
         networks = [driver.network for driver in self._drivers.values()]
         return {name: dict(counters) for network in networks for name, counters in network.switch_counters.items()}
 
     def idle_rules(self) -> list[str]:
-        """Return a sentence for each rule that has never decided a fate, including lifted rules and those of released
+        """Return a sentence for each rule that has never decided a fate, including lifted rules and rules of released
         links."""
-        present = [link.directions[name].injected.idle() for link in self.links.values() for name in DIRECTIONS]
+        present = [link.directions[name].injected.idle_rules() for link in self.links.values() for name in DIRECTIONS]
         return [*self._idle_rules, *(sentence for sentences in present for sentence in sentences)]
 
 
 def _keeps_sockets(before: RelayedLink, after: RelayedLink) -> bool:
-    """Whether the link keeps its sockets and counts. A new replay starts with the first frame, so it needs new ones."""
+    """Whether a changed link keeps its sockets and counters. A new replay starts with a link's first frame, so that it needs
+    new ones."""
     old, new = (
         (link.a, link.b, link.taps, link.fabric, link.switch_ports, link.forward.replay, link.backward.replay)
         for link in (before, after)

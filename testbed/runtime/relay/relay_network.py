@@ -1,11 +1,12 @@
-"""Networks of modelled switches in the relay: on the wall clock, between packet sockets on NICs' interfaces.
+"""Modelled networks in the relay: on the wall clock, between packet sockets on NICs' interfaces.
 
-The switches and the cables between them exist only here; only a NIC's end of a link is an interface. A frame enters
-with the kernel's receive timestamp, or with the network's time if that is later.
+The switches and the cables between them exist only in the model; only a NIC's end of a link is an interface. A frame enters
+the network at the kernel's receive timestamp, or at the network's time if that is later.
 
-Up to 16 frames of a NIC that its link does not accept yet wait here. Beyond that, a NIC that has sent ASK gets STOP, and
-its socket is not read until most of them have left; frames in flight wait in the socket's buffer, which has room for the
-complete window that the NIC may use (`testbed.fabric.stop_go`). So nothing is lost, however late either process is.
+Up to 16 frames that a NIC's link does not accept yet wait in the relay. If there are more, a NIC that has sent ASK gets STOP,
+and its socket is not read until most of the waiting frames have entered the network. Frames in flight then wait in the
+socket's buffer, which has room for the complete window that the NIC may use (`testbed.fabric.stop_go`). So nothing is lost,
+however late the relay or the node process is.
 """
 
 from __future__ import annotations
@@ -29,27 +30,27 @@ SOCKET_BUFFER_SIZE: Final = 32 << 20
 """Maximum bytes in the buffer of each packet socket, if the machine permits it."""
 
 MAX_WINDOW: Final = 1024
-"""Limit on a NIC's window, in frames."""
+"""Maximum window of a NIC, in frames."""
 
 _STOP_THRESHOLD: Final = 16  # number of waiting frames above which a NIC gets STOP
-_GO_THRESHOLD: Final = 4  # number of waiting frames at which it gets GO
+_GO_THRESHOLD: Final = 4  # number of waiting frames at which a stopped NIC gets GO
 _MAX_BATCH: Final = 8  # frames sent in one call; in a larger batch the first ones would be late
 
 
-class Driver:
-    """Polls a network at its deadlines, and sends the frames that leave it."""
+class NetworkDriver:
+    """Polls a modelled network at its deadlines, and sends the frames that leave it."""
 
     def __init__(self, loop: Loop, network: Network) -> None:
         self.network: Final = network
         self.now: Final = loop.now
-        self._timer = loop.timer(self._due)
+        self._timer = loop.timer(self._on_timer)
         self.time = 0
         """The network's time, monotonic nanoseconds."""
-        self._is_busy = False
+        self._is_busy = False  # whether the network is being polled
         self._arrived: dict[ChannelForwarder, None] = {}  # an ordered set of directions with frames to send
 
     def offer(self, when: int, channel: Channel, frame: bytes) -> bool:
-        """Offer a NIC's frame to the network; False if it must wait."""
+        """Offer a NIC's frame to the network; return False if the frame must wait."""
         if self._is_busy:
             return channel.offer(when, frame)
         deadline = self.network.deadline
@@ -76,10 +77,10 @@ class Driver:
             self._timer.set(deadline)
 
     def note_arrival(self, forwarder: ChannelForwarder) -> None:
-        """Note that a direction has frames that have left the network and are to be sent to their NIC."""
+        """Note that a direction has frames that have left the network, and that `settle` must send to their NIC."""
         self._arrived[forwarder] = None
 
-    def _due(self, _now: int) -> None:
+    def _on_timer(self, _now: int) -> None:
         self.settle()
 
     def _poll(self, now: int) -> None:
@@ -97,14 +98,16 @@ class Driver:
 class ChannelForwarder(ForwardedDirection):
     """One direction of a link of a modelled network.
 
-    lateness: at a NIC that receives, of frames sent after the time at which they left the network; at a NIC that sends, of
-    frames read after the network had passed the time at which they were received.
+    lateness: in a direction to a NIC, the time from a frame's departure from the network to its sending; in a direction from
+    a NIC, the time by which the network had passed a frame's receive timestamp when the frame was read.
     """
 
     __slots__ = ("_driver", "_due", "_sink", "channel")
 
-    def __init__(self, driver: Driver, channel: Channel, injected: InjectedRules, sink: PacketSocket | None) -> None:
-        """sink: the socket of the NIC at its end; None: it ends at a switch."""
+    def __init__(
+        self, driver: NetworkDriver, channel: Channel, injected: InjectedRules, sink: PacketSocket | None
+    ) -> None:
+        """sink: socket on the interface of the NIC at the direction's end; None: the direction ends at a switch."""
         super().__init__(injected)
         self.channel: Final = channel
         self._driver = driver
@@ -146,8 +149,8 @@ class ChannelForwarder(ForwardedDirection):
 class Uplink:
     """Entry of a NIC's frames into the network, with flow control.
 
-    stops: number of STOPs sent to the NIC. waited: number of frames that had to wait. stamp: receive timestamp of the
-    frame that was offered last, monotonic nanoseconds.
+    stops: number of STOPs sent to the NIC. waited: number of frames that had to wait in the relay. stamp: receive timestamp of
+    the frame that was offered last, monotonic nanoseconds.
     """
 
     __slots__ = (
@@ -155,7 +158,7 @@ class Uplink:
         "_waiting", "_window", "stamp", "stops", "waited",
     )  # fmt: skip
 
-    def __init__(self, loop: Loop, driver: Driver, forwarder: ChannelForwarder, socket: PacketSocket) -> None:
+    def __init__(self, loop: Loop, driver: NetworkDriver, forwarder: ChannelForwarder, socket: PacketSocket) -> None:
         self.stamp = 0
         self.stops = 0
         self.waited = 0
@@ -175,7 +178,7 @@ class Uplink:
 
     @property
     def queued(self) -> tuple[int, int]:
-        """Numbers of bytes and of frames that wait here."""
+        """Numbers of bytes and of frames that wait in the relay."""
         frames = [len(frame) for _, frame in self._waiting if not isinstance(frame, ControlFrame)]
         return sum(frames), len(frames)
 
@@ -189,8 +192,7 @@ class Uplink:
         waiting, driver = self._waiting, self._driver
         channel, lateness = self._forwarder.channel, self._forwarder.lateness
         for when, frame in frames:
-            late = driver.time - when
-            lateness.add(max(0, late))
+            lateness.add(max(0, driver.time - when))
             if waiting:
                 driver.advance(when)
             if frame[:6] == ADDRESS and (control := decode(frame)) is not None:
@@ -225,7 +227,7 @@ class Uplink:
             self._loop.unwatch(self._socket.fileno())
 
     def _on_space(self, now: int) -> None:
-        """Offer waiting frames: the link accepts frames again."""
+        """Offer waiting frames, since the link accepts frames again."""
         waiting = self._waiting
         while waiting:
             self.stamp, first = waiting[0]
@@ -250,13 +252,13 @@ class Uplink:
             self._send_control(STOP if self._is_stopped else GO)
 
     def _send_control(self, kind: int) -> bool:
-        """Send a control frame to the NIC if it uses flow control; return whether it does."""
+        """Send a control frame to the NIC if it uses flow control, that is, has sent an ASK; return whether it does."""
         if self._control_header:
             self._socket.send([encode(ControlFrame(kind, self._ask_count, self._window), self._control_header)])
         return bool(self._control_header)
 
     def _segment(self, frames: list[Delivery]) -> list[Delivery]:
-        """Replace the GSO frames among these by their segments."""
+        """Return the frames with GSO frames replaced by their segments."""
         deliveries: list[Delivery] = []
         for when, frame in frames:
             if isinstance(frame, GsoFrame):
@@ -270,8 +272,8 @@ class Uplink:
 class ModelledLink(ForwardedLink[ChannelForwarder]):
     """A link of a modelled network."""
 
-    def __init__(self, link: RelayedLink, driver: Driver, options: LinkOptions) -> None:
-        """Open the sockets and join the network. OSError if an interface does not exist."""
+    def __init__(self, link: RelayedLink, driver: NetworkDriver, options: LinkOptions) -> None:
+        """Open the sockets and join the network. Raises OSError if an interface does not exist."""
         super().__init__(link, options)
         self.uplinks: Final[dict[str, Uplink]] = {}
         """Uplinks, by the direction in which the NIC sends."""
@@ -306,7 +308,7 @@ class ModelledLink(ForwardedLink[ChannelForwarder]):
         self._driver.settle()
 
     def catch_up(self) -> None:
-        """Offer all frames that have been received."""
+        """Offer all frames that the sockets have received."""
         for uplink in self.uplinks.values():
             uplink.catch_up(self._loop.now())
 

@@ -1,10 +1,10 @@
-"""Watches of a relay: report frames with a fate to other processes as they occur.
+"""Watches of a relay: pipes through which it reports the frames that it does not simply pass, as they occur.
 
 A watch is a named pipe in the cluster's directory. The relay's processes look for pipes at the command "watch" and
-whenever orders are loaded, so that a process that is started later reports from its first frame. A frame is identified by
-the kernel's receive timestamp, which is the same for all packet sockets, and by its content. A watch never delays the
-relay: reports that do not fit in the pipe are dropped, and their number is reported. A watch ends with its reader, however
-that dies. Without watches, the relay does no additional work per frame.
+whenever orders are loaded, so that a relay process that is started later reports from its first frame. A frame is identified
+by the kernel's receive timestamp, which is the same for all packet sockets, and by its content. A watch never delays the
+relay: reports that do not fit in the pipe are dropped, and their number is reported. A watch ends when its reader closes it
+or dies. Without watches, the relay does no additional work per frame.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from testbed.runtime.relay.relay import AnyLink
 from testbed.runtime.relay.relay_network import ModelledLink
 
 QUEUE_FULL: Final = "queue full"
-"""Reported cause of a frame that was dropped because the queue was full, which is not a fate."""
+"""Reported cause of a frame that was dropped because the queue was full; logs of fates do not contain such frames."""
 
 _PREFIX: Final = "watch."
 _PIPE_SIZE: Final = 1 << 20  # bytes: the maximum for an unprivileged user
@@ -44,8 +44,9 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class FrameFates:
-    """A frame and its fates. stamp: receive timestamp at the direction's beginning, wall clock, nanoseconds. crc: CRC-32
-    of the frame. causes: see `fates.records`, or `QUEUE_FULL`. text: a description for users."""
+    """Report of a frame and its fates. link, direction: their names. stamp: receive timestamp at the direction's start, wall
+    clock, nanoseconds. crc: CRC-32 of the frame. causes: see `fates.records`, or `QUEUE_FULL`. text: a description for
+    users."""
 
     link: str
     direction: str
@@ -59,14 +60,14 @@ class Watch:
     """Reader of a watch, which covers all links that the relay forwards."""
 
     def __init__(self, directory: Path) -> None:
-        """directory: the cluster's."""
+        """directory: the cluster's directory."""
         self.dropped_reports = 0
         """Number of frames whose report did not fit in the pipe."""
         self._paths = RelayPaths(directory)
         self._path = directory / f"{_PREFIX}{os.getpid()}.{next(_numbers)}"
         self._incomplete = b""
         self._processes: Mapping[str, int] = {}
-        self._orders_version = (0, 0)  # inode and modification time of the orders that `_processes` is from
+        self._orders_version = (0, 0)  # inode and modification time of the orders from which `_processes` was read
         os.mkfifo(self._path, 0o600)
         try:
             self._pipe = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,7 +81,7 @@ class Watch:
         """Make the relay's processes look for new watches, and wait until the reports of all frames received so far can be
         read.
 
-        links: names of the links for which this is guaranteed. Does nothing if there is no relay, or it does not reply.
+        links: names of the links for which this is guaranteed. A relay process that does not run or reply is ignored.
         """
         shares: dict[int, list[str]] = {}
         for link in links:
@@ -132,17 +133,18 @@ class Watchers:
         self._directory = directory
         self._pipes: dict[str, int] = {}  # name -> descriptor
         self._dropped_reports: dict[str, int] = {}
-        self._restorers: list[Callable[[], object]] = []  # each unwraps a direction's entry
+        self._restorers: list[Callable[[], object]] = []  # each ends the reports of one direction
         self._records: list[Record] = []  # fates of the frame that is being offered
         self._reported: set[tuple[str, str]] = set()  # directions whose frames are reported
 
     def note(self, record: Record) -> None:
-        """Note a fate; called as a direction's log."""
+        """Note a fate of the frame that is being offered. Called for each record that a direction logs."""
         if self._pipes and (record.link, record.direction) in self._reported:
             self._records.append(record)
 
     def report_links(self, links: Mapping[str, AnyLink]) -> None:
-        """Look for new watches, and report the frames of these links to all watches. links: all that the relay forwards."""
+        """Look for new watches, and report the frames of these links to all watches. links: all links that the relay process
+        forwards."""
         for name in names_in(self._directory, _PREFIX):
             if name not in self._pipes:
                 self._add_pipe(self._directory / name)
@@ -168,7 +170,7 @@ class Watchers:
             forwarder.on_offered = None
 
         forwarder.on_offered = report
-        self._add(name, direction, restore)
+        self._add_direction(name, direction, restore)
 
     def _watch_uplink(self, name: str, direction: str, link: ModelledLink) -> None:
         uplink, source = link.uplinks[direction], link.sockets()[direction]
@@ -179,9 +181,9 @@ class Watchers:
                 self._report_fates(name, direction, uplink.stamp + source.clock_offset, frame)
 
         entrance.observe(report)
-        self._add(name, direction, partial(entrance.observe, None))
+        self._add_direction(name, direction, partial(entrance.observe, None))
 
-    def _add(self, name: str, direction: str, restore: Callable[[], object]) -> None:
+    def _add_direction(self, name: str, direction: str, restore: Callable[[], object]) -> None:
         self._reported.add((name, direction))
         self._restorers.append(restore)
 
@@ -193,8 +195,7 @@ class Watchers:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            with contextlib.suppress(FileNotFoundError):  # its reader was killed
-                path.unlink()
+            path.unlink(missing_ok=True)  # its reader was killed
             return
         self._pipes[path.name] = pipe
         self._dropped_reports[path.name] = 0

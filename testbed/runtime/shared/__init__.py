@@ -1,1 +1,2 @@
-"""Shared NICs: an agent process for each NIC, which serves several host processes through memory shared with each."""
+"""Shared NICs: an agent process for each NIC serves several host processes through memory that it shares with each of
+them."""

@@ -3,11 +3,13 @@
 A turn handles some received frames, some frames between the functions, and some doorbells of every host process that is
 awake, and sends deferred frames. Each part is bounded, so that no flood delays the others for long.
 
-A host that rings no doorbell for a while is not polled until it wakes the agent: an attached idle host costs nothing. When
-there is nothing to do, the agent spins for its budget and then sleeps.
+A host process is awake while the agent polls its doorbells. One that rings none for a while is not polled until it wakes the
+agent, so that an attached idle host costs nothing. When there is nothing to do, the agent spins for its budget and then
+sleeps.
 
-No host process can end the agent or affect another one. A host that violates the protocol (`ProtocolViolationError`) is
-detached, as a host that has died: the function is vacant then, and its firmware notifies the peers.
+No host process can end the agent or affect other host processes. A host that violates the protocol
+(`ProtocolViolationError`) is detached like a host that has died: its function is then vacant, and the function's firmware
+notifies the peers.
 """
 
 from __future__ import annotations
@@ -37,30 +39,31 @@ from testbed.runtime import calls
 from testbed.runtime.nodes.veth_port import incarnation, make_port, open_socket
 from testbed.runtime.shared import attach_protocol
 from testbed.runtime.shared.functions import MAX_FUNCTIONS, AttachedHost, Function, Wire
-from testbed.runtime.shared.region import Layout, Region
+from testbed.runtime.shared.region import Region, RegionLayout
 from testbed.runtime.shared.rings import HAS_ORDERED_STORES, ProtocolViolationError
 from testbed.runtime.shared.workers import FANOUT_GROUP, SINGLE_WORKER, Worker
 
 HEAP_SIZE: Final = 512 << 20
-"""Bytes of pinned memory of a host process: more than the longest message. Unused pages take no memory."""
+"""Default bytes of pinned memory of a host process: more than the longest message. Unused pages take no memory."""
 
 _DONTWAIT: Final = socket.MSG_DONTWAIT
-_MAX_FRAMES: Final = 8  # from the wire, and between functions, in a turn
-_MAX_DOORBELLS: Final = 8  # of one host, in a turn
+_MAX_FRAMES: Final = 8  # frames of each source in a turn: wire, other workers, other functions
+_MAX_DOORBELLS: Final = 8  # doorbells of one host in a turn
 _CHECK_INTERVAL: Final = 200_000  # ns of busy turns after which deadlines and other descriptors are checked
 _QUIET_TURNS: Final = 64  # turns without a doorbell after which a host has to wake the agent
 _SPIN_TURNS: Final = 64  # empty turns between two checks of other descriptors
-_MAX_SENTENCES: Final = 50  # about what a NIC waits for
+_MAX_SENTENCES: Final = 50  # sentences about what a NIC waits for
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _EVENTFD_EVENTS: Final = select.EPOLLIN | select.EPOLLET  # edge-triggered, since the eventfd is never read
 
 
 @dataclass(frozen=True, slots=True)
 class NicConfig:
-    """Configuration of a shared NIC. adapters: adapters of its functions; the agent sets their incarnations. hosts: host
+    """Configuration of a shared NIC. split_driver: protocol of the NIC. ethertype: EtherType of its frames. device: its
+    interface. adapters: adapters of its functions; the agent sets their incarnations. hosts: maximum number of host
     processes of each function, at most as many as the protocol supports. spin: nanoseconds to poll before sleeping, while
-    yielding the processor. heap: bytes for each host. queries: path of a further socket, for queries without attaching, or
-    None. mtus: see `nodes.run_orders.RunOrders`. worker: the agent's share of the interface's functions and frames."""
+    yielding the processor. heap: bytes of each host's heap. queries: path of a second socket, for queries without attaching,
+    or None. mtus: see `nodes.run_orders.RunOrders`. worker: the agent's share of the interface's functions and frames."""
 
     split_driver: SplitDriver
     ethertype: int
@@ -75,7 +78,8 @@ class NicConfig:
 
 
 class SharedAgent:
-    """The agent of an interface of this process's network namespace."""
+    """The agent of an interface of this process's network namespace. unknown_frames: number of frames that are for none of
+    its functions. refused: number of host processes that were detached for a violation of the protocol."""
 
     def __init__(self, config: NicConfig) -> None:
         """Open the interface, and listen for host processes. Raises OSError, ValueError."""
@@ -88,9 +92,8 @@ class SharedAgent:
         if not HAS_ORDERED_STORES:
             raise ValueError("a shared NIC needs a processor that keeps stores in order, as x86 does: use inline NICs")
         self._config = config
-        self._layout = Layout(
-            1 << (config.split_driver.max_in_flight - 1).bit_length(), config.split_driver.descriptors, config.heap
-        )
+        entries = 1 << (config.split_driver.max_in_flight - 1).bit_length()  # the next power of two
+        self._layout = RegionLayout(entries, config.split_driver.descriptors, config.heap)
         self._routed = config.adapters[0].routed
         self._socket = open_socket(
             config.device, config.ethertype, config.adapters[0].mtu, flow_control=self._routed, looks_often=True
@@ -111,8 +114,7 @@ class SharedAgent:
             Function(adapter.with_incarnation(first_incarnation), self._wire, config.split_driver, self._violators)
             for adapter in own_adapters
         ]
-        self._host_counts: Counter[int] = Counter()
-        """Number of hosts that each slot has had."""
+        self._host_counts: Counter[int] = Counter()  # number of hosts that have attached to each slot
         self._slots = [(function, host) for function in self._functions for host in range(config.hosts)]
         self._by_address = dict(zip(addresses, self._functions, strict=True))
         self._awake: list[AttachedHost] = []
@@ -130,9 +132,7 @@ class SharedAgent:
         self._eventfds = select.epoll()  # nested in the waiter's epoll, since an edge is reported once
         self._hosts_by_eventfd: dict[int, AttachedHost] = {}
         self.unknown_frames = 0
-        """Number of frames for none of the functions."""
         self.refused = 0
-        """Number of host processes that were detached for a violation of the protocol."""
         self._listener = attach_protocol.listen(config.device, worker.number)
         self.watch(self._socket.fileno(), lambda: None)
         if self._inbox is not None:
@@ -174,7 +174,7 @@ class SharedAgent:
                     self._check(moment)
                 sched_yield()
                 continue
-            if not has_yielded:  # a host that was woken, or that woke us, may be about to ring a doorbell
+            if not has_yielded:  # a host that was woken, or that has woken the agent, may be about to ring a doorbell
                 has_yielded = True
                 sched_yield()
                 continue
@@ -184,8 +184,8 @@ class SharedAgent:
                 has_yielded = False
 
     def _wakeup_time(self) -> int | None:
-        """Return the time at which the kernel shall wake us: the next deadline, or an earlier one that is already set. Most
-        deadlines are postponed before they come; setting each would cost more than one unneeded wake-up."""
+        """Return the time at which the kernel shall wake the agent: the next deadline, or an earlier one that is already
+        set. Most deadlines are postponed before they come; one unneeded wake-up costs less than setting each deadline."""
         wakeup, due = self._wakeup, self._due
         if wakeup is None or wakeup <= time.monotonic_ns() or (due is not None and due < wakeup):
             self._wakeup = wakeup = due
@@ -245,14 +245,13 @@ class SharedAgent:
             if self._wire.hand_over(frame):
                 return
             if self._wire.port.on_control_frame(frame):
-                self._touched.update(
-                    self._functions
-                )  # waiting frames may have left, and started timers of any firmware
+                # Waiting frames may have left, whereupon any firmware may have started a timer.
+                self._touched.update(self._functions)
                 return
             if not (self._routed and frame[0] & 1):
                 self.unknown_frames += 1
                 return
-            function = self._functions[0]  # a frame that came by a source route is for this NIC, whatever its address
+            function = self._functions[0]  # a source-routed group frame that arrives here is for this NIC
         self._touched.add(function)
         try:
             function.nic.firmware.receive(time.monotonic_ns(), frame)
@@ -375,9 +374,8 @@ class SharedAgent:
             if request is None:
                 connection.close()
             elif request.get("do") == "report":
-                attach_protocol.send(
-                    connection, {**self._nic_counts(), "hosts": self._hosts(), "counted": self._counted()}
-                )
+                report = {**self._nic_counts(), "hosts": self._host_pids(), "counted": self._total_counters()}
+                attach_protocol.send(connection, report)
                 connection.close()
             else:
                 self._attach(connection, pid, request)
@@ -385,7 +383,7 @@ class SharedAgent:
             connection.close()
 
     def _attach(self, connection: socket.socket, pid: int, request: dict[str, Any]) -> None:
-        """Attach a host process, or send it the reason why it cannot attach. OSError when it has ended."""
+        """Attach a host process, or send it the reason why it cannot attach. Raises OSError when it has ended."""
         config, index = self._config, request.get("function")
         problem = ""
         if request.get("version") != attach_protocol.VERSION or request.get("do") != "attach":
@@ -400,7 +398,7 @@ class SharedAgent:
         elif not isinstance(index, int) or not 0 <= index < len(self._slots):
             problem = f"this NIC has functions 0 to {len(self._slots) - 1}, got {index!r}"
         elif self._slots[index][0].hosts[self._slots[index][1]] is not None:
-            problem = f"function {index} of this NIC has a host process"
+            problem = f"function {index} of this NIC already has a host process"
         if problem:
             attach_protocol.send(connection, {"error": problem})
             connection.close()
@@ -409,7 +407,7 @@ class SharedAgent:
         self._attach_to(index, connection, pid)
 
     def _attach_to(self, slot: int, connection: socket.socket, pid: int) -> None:
-        """Attach a host process to a slot. slot: index in `_slots`. OSError when the process has ended."""
+        """Attach a host process to a slot. slot: index in `_slots`. Raises OSError when the process has ended."""
         layout = self._layout
         pidfd = os.pidfd_open(pid)
         eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -460,13 +458,14 @@ class SharedAgent:
             elif query.get("do") == "report":
                 attach_protocol.send(host.connection, self._report(function))
             elif query.get("do") == "waiting":
-                attach_protocol.send(host.connection, {"waiting": self._waiting(function)})
+                attach_protocol.send(host.connection, {"waiting": self._pending_work(function)})
             else:
                 raise ValueError(f"unknown query {query.get('do')!r}")
         except (OSError, ValueError) as error:
             self._refuse(host, f"its query cannot be answered: {error}")
 
-    def _waiting(self, function: Function) -> list[str]:
+    def _pending_work(self, function: Function) -> list[str]:
+        """Return sentences about lost oversized frames, and about what a function waits for."""
         return [
             *self._socket.oversized_sentences()[:_MAX_SENTENCES],
             *function.nic.firmware.pending_work()[:_MAX_SENTENCES],
@@ -476,20 +475,20 @@ class SharedAgent:
         """Make the report of one function, with the counts of the whole NIC."""
         return {"counted": dict(function.nic.firmware.counter_values()), **self._nic_counts()}
 
-    def _counted(self) -> dict[str, int]:
+    def _total_counters(self) -> dict[str, int]:
         """Sum the firmware's counters over all functions."""
         totals: Counter[str] = Counter()
         for function in self._functions:
             totals.update(function.nic.firmware.counter_values())
         return dict(totals)
 
-    def _hosts(self) -> dict[str, int]:
-        """Return the pid of each slot's host process."""
+    def _host_pids(self) -> dict[str, int]:
+        """Return the pids of the attached host processes, by slot."""
         hosts = [function.hosts[index] for function, index in self._slots]
         return {str(slot): host.pid for slot, host in enumerate(hosts) if host is not None}
 
     def _nic_counts(self) -> dict[str, int]:
-        """Return the counts of frames, and the processor time, of the whole NIC."""
+        """Return the counts of frames of the whole NIC, and the agent's pid and processor time."""
         self._socket.update_counts()
         return {
             "pid": os.getpid(), "taken": self._socket.received, "dropped": self._socket.dropped,
@@ -532,5 +531,5 @@ class SharedAgent:
 
 
 def _next_incarnation(previous: int) -> int:
-    """Return an incarnation after `previous`: the present time as usual, or `previous` plus one if that is later."""
+    """Return an incarnation after `previous`: that of a NIC that starts now, or `previous` plus one if that is later."""
     return max(incarnation(), previous % 0xFFFF_FFFF + 1)

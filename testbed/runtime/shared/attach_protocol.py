@@ -1,10 +1,10 @@
 """Protocol between a host process and the agent of its NIC on a Unix socket: each packet is one JSON object.
 
 The host requests "attach", and gets the region's layout, its adapter, and three descriptors: the region's memory; an eventfd
-by which it wakes the agent; the reading end of a pipe by which the agent wakes it. The socket stays open as long as both
-live; end of file shows the death of the peer. Later the host may request "report" and "waiting".
+with which the host wakes the agent; and the reading end of a pipe with which the agent wakes the host. The socket stays open
+as long as both processes run; end of file means that the peer has ended. Later the host may request "report" and "waiting".
 
-The agent does not wake the host by an eventfd, because passed descriptors share their flags with the sender's: a host could
+The agent does not wake the host by an eventfd, because a passed descriptor shares its flags with the sender's: a host could
 make the agent's next write block forever. Only the agent has the writing end of the pipe, and it never reads or writes the
 host's eventfd.
 
@@ -34,7 +34,7 @@ class NoAgentError(AttachError):
 
 
 class NicGoneError(TestbedError):
-    """The agent of the NIC has ended, or has detached this host process for misconduct."""
+    """The agent of the NIC has ended, or has detached this host process for a violation of the protocol."""
 
 
 def socket_name(device: str, worker: int = 0) -> str:
@@ -43,7 +43,7 @@ def socket_name(device: str, worker: int = 0) -> str:
 
 
 def listen(device: str, worker: int = 0) -> socket.socket:
-    """Open the listening socket of an interface's agent. OSError if there is an agent already."""
+    """Open the listening socket of an interface's agent. Raises OSError if there is an agent already."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         listener.bind(socket_name(device, worker))
@@ -67,14 +67,15 @@ def connect(device: str, worker: int = 0) -> socket.socket:
 
 
 def send(connection: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
-    """Send a message without blocking. OSError when the other end is closed, or its buffer is full."""
+    """Send a message without blocking. Raises OSError when the other end is closed or its buffer is full."""
     flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
     socket.send_fds(connection, [json.dumps(message).encode()], list(descriptors), flags)
 
 
 def receive(connection: socket.socket, flags: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
-    """Receive the next message, None when the other end is closed, and the descriptors passed with it. Raises
-    BlockingIOError with MSG_DONTWAIT, ValueError for a packet that is no JSON object."""
+    """Receive the next message; return it, or None when the other end is closed, and the descriptors passed with it. flags:
+    as of recvmsg(2). Raises BlockingIOError with MSG_DONTWAIT if there is no message, ValueError for a packet that is no
+    JSON object."""
     try:
         packet, descriptors, _, _ = socket.recv_fds(
             connection, _MAX_PACKET, _MAX_DESCRIPTORS, flags | socket.MSG_CMSG_CLOEXEC

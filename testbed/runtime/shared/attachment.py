@@ -1,8 +1,8 @@
 """Attachment of a host process to a shared NIC, and the driver of its program's loop.
 
-While tasks wait, the ring of completions is polled, and a task that a completion wakes runs at once, as with an inline NIC
-(`testbed.runtime.nodes.inline_driver`). When there is no completion, the driver spins for its budget, announces its sleep,
-and sleeps. While tasks poll, each poll takes the pending completions and returns.
+While tasks wait, the driver polls the ring of completions, and a task that a completion wakes runs at once, as with an inline
+NIC (`testbed.runtime.nodes.inline_driver`). When there is no completion, the driver spins for its budget, announces its
+sleep, and sleeps. While tasks poll, each poll takes the pending completions and returns.
 """
 
 from __future__ import annotations
@@ -24,26 +24,30 @@ from testbed.runtime.nodes.patience import Patience, PollPause
 from testbed.runtime.shared import attach_protocol
 from testbed.runtime.shared.attach_protocol import AttachError, NicGoneError
 from testbed.runtime.shared.heap import Heap
-from testbed.runtime.shared.region import Layout, Region
+from testbed.runtime.shared.region import Region, RegionLayout
 from testbed.runtime.shared.rings import Reader, Writer
 
 _MAX_BATCH: Final = 64  # completions to take at a time
 _MAX_POLLED: Final = 1024  # maximum completions in a poll
-_CHECK_INTERVAL: Final = 64  # turns of the loop after which other descriptors are checked
-_MAX_WAKEUPS: Final = 4096  # bytes to read from the wake-up pipe
+_CHECK_INTERVAL: Final = 64  # turns of the loop, or polls, after which agent and other descriptors are checked
+_MAX_WAKEUPS: Final = 4096  # bytes to read from the wake-up pipe; each is a wake-up
 _REPLY_TIMEOUT: Final = 10.0  # s
 _STATE_TIMEOUT: Final = 0.5  # s for the agent to report what the NIC waits for
 
 
 class Attachment:
     """Attachment of this process to a function of a NIC, until `close` or the process's end. Implements the host library's
-    `HostActions`. wake_pipe: readable when the agent wakes this process."""
+    `HostActions`.
+
+    adapter, function: adapter and index of the function. heap: the host's pinned memory. completions: ring of completions.
+    host: the host library. wake_pipe: descriptor that is readable when the agent has woken this process.
+    """
 
     def __init__(
         self, device: str, ethertype: int, split_driver: SplitDriver, function: int | None = None, worker: int = 0
     ) -> None:
         """device: an interface of this process's network namespace. function: index among the functions of the worker; None:
-        any free one. Raises AttachError."""
+        any free function. worker: number of the agent's worker. Raises AttachError."""
         self._is_querying = False
         self._connection = attach_protocol.connect(device, worker)
         try:
@@ -59,7 +63,7 @@ class Attachment:
             self._connection.close()
             raise AttachError(f"{device}: {reply['error']}")
         memory, self._eventfd, self.wake_pipe = descriptors
-        region = Region(memory, Layout(reply["entries"], reply["descriptors"], reply["heap"]))
+        region = Region(memory, RegionLayout(reply["entries"], reply["descriptors"], reply["heap"]))
         os.close(memory)
         self.adapter: Final = Adapter(
             reply["number"],
@@ -84,7 +88,7 @@ class Attachment:
         return self._connection.fileno()
 
     def close(self) -> None:
-        """Detach: operations in progress end, and the agent notifies the peers."""
+        """Detach from the NIC: operations in progress end, and the firmware notifies the peers."""
         self._connection.close()
         os.close(self._eventfd)
         os.close(self.wake_pipe)
@@ -96,7 +100,8 @@ class Attachment:
             os.sched_yield()
 
     def check_agent(self) -> None:
-        """Check that the agent runs. Raises NicGoneError when it has ended, FirmwareError when it has sent its error."""
+        """Check that the agent runs. Raises NicGoneError when it has ended or has detached this process, FirmwareError when
+        it has sent its error."""
         try:
             if self._connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK):
                 self._check(attach_protocol.receive(self._connection)[0])
@@ -112,8 +117,8 @@ class Attachment:
         return self._query({"do": "report"})[0]
 
     def pending_work(self) -> list[str]:
-        """Ask the agent for sentences about what the NIC waits for; may be called in a signal handler. Raises
-        NicGoneError."""
+        """Ask the agent for sentences about what the NIC waits for. Can be called in a signal handler, also during another
+        query. Raises NicGoneError."""
         if self._is_querying:
             return ["its agent is handling another query"]
         return [str(sentence) for sentence in self._query({"do": "waiting"}, _STATE_TIMEOUT)[0]["waiting"]]
@@ -135,7 +140,8 @@ class Attachment:
         return self._check(reply), descriptors
 
     def _check(self, message: dict[str, Any] | None) -> dict[str, Any]:
-        """Return a message of the agent. Raises NicGoneError if there is none, FirmwareError if it is the agent's error."""
+        """Return a message of the agent. Raises NicGoneError for None, FirmwareError for a message with the agent's
+        error."""
         if message is None:
             raise NicGoneError("the agent of the NIC has ended, or has refused this process")
         if "failed" in message:
@@ -153,13 +159,13 @@ class HostDriver:
     """
 
     def __init__(self, nic: Attachment, host: Host, spin: int = 0) -> None:
-        """host: the host library that gets the completions."""
+        """nic: attachment to the NIC. host: the host library that gets the completions."""
         self.loop = Loop(self)
         self.spin = spin
         self._nic = nic
         self._host = host
         self._others = select.poll()
-        self._pause = PollPause(Patience(0))  # without spins, which might keep the agent from the processor
+        self._pause = PollPause(Patience(0))  # without spins, which might keep the processor from the agent
         self._polls = 0
         self._waiter = Waiter(0)
         self._waiter.watch(nic.wake_pipe)
@@ -187,8 +193,8 @@ class HostDriver:
         self._waiter.unwatch(descriptor)
 
     def wait(self, deadline: int | None) -> Sequence[int]:
-        """Take completions, and run the tasks that they wake, until a watched descriptor is ready or the deadline has come.
-        Raises NicGoneError."""
+        """Take completions, and run the tasks that they wake, until a watched descriptor is ready or the deadline has come;
+        return the ready descriptors. Raises NicGoneError."""
         nic, loop, on_completion, now = self._nic, self.loop, self._host.on_completion, time.monotonic_ns
         polling = loop.polling
         if polling:
@@ -231,8 +237,8 @@ class HostDriver:
                 continue
             if not announce_sleep():
                 continue
-            if others := self._sleep(deadline):
-                return others
+            if ready := self._sleep(deadline):
+                return ready
             if not loop.running:
                 return ()
             until, has_yielded = now() + self.spin, False
@@ -270,7 +276,8 @@ class HostDriver:
         return bool(indexes)
 
     def _sleep(self, deadline: int | None) -> list[int]:
-        """Sleep until the agent wakes this process, the deadline has come, or other descriptors are ready; return these."""
+        """Sleep until the agent wakes this process, the deadline has come, or other descriptors are ready; return the
+        latter."""
         nic = self._nic
         ready = [*self._waiter.wait(deadline)]
         nic.completions.end_sleep()
@@ -283,8 +290,8 @@ class HostDriver:
         return ready
 
     def _check_agent(self) -> None:
-        """Check that the agent runs. Completions that it posted before its end still count, since the senders may have been
-        notified. Raises NicGoneError, unless these completions end the program."""
+        """Check that the agent runs. Completions that it posted before its end are still delivered, since peers may already
+        know of them. Raises NicGoneError, unless these completions end the program."""
         try:
             self._nic.check_agent()
         except NicGoneError:

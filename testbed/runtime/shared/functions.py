@@ -1,8 +1,8 @@
 """Functions of a NIC, as in PCI: each is a NIC of its own to the host process that attaches to it.
 
-EMP's NIC serves one application (its paper's section 5). So each host process gets a function with firmware, MAC address and
-number of its own; the functions share the interface. Frames between two functions of one NIC are delivered here: a switch
-would not send them back. Firmware that serves several host processes is one function, with a slot for each.
+EMP's NIC serves one application (section 5 of its paper). So each host process gets a function with its own firmware, MAC
+address and number; the functions share the interface. Frames between two functions of one NIC are delivered in the agent,
+since a switch would not send them back. Firmware that serves several host processes is one function, with a slot for each.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from testbed.spec.names import MAX_RANKS
 _MAX_LOCAL_FRAMES: Final = 4_096
 """Maximum number of waiting frames between functions; further ones are dropped, as by a switch."""
 
-
 _LOSS_ERRORS: Final = (errno.EAGAIN, errno.ENOTCONN, errno.ECONNREFUSED, errno.EPIPE)
-"""Errors of handing a frame over: the worker's inbox is full, or the worker has ended, and its functions with it."""
+"""Errors of handing a frame over to another worker: its inbox is full, or the worker has ended, and its functions with it."""
 
 MAX_FUNCTIONS: Final = MAX_RANKS
 """Maximum number of functions of one NIC."""
 
 
 class Wire:
-    """The sending side of the interface that the functions share. port: sends frames. deadline: time at which to call
-    `on_timer`, or None."""
+    """The sending side of the interface that the functions share. port: sends frames to the network. deadline: time at which
+    to call `on_timer`, or None."""
 
     __slots__ = (
         "_has_routes",
@@ -65,17 +64,17 @@ class Wire:
         self.port: Final = port
         self.deadline: int | None = None
         self.local: deque[Buffer] = deque()
-        """Frames from one function to another."""
+        """Frames between the functions, to be delivered by the agent."""
         self.deferred: list[Buffer] = []
         """Frames to be sent at the next `flush`."""
         self.overflowed = 0
-        """Number of frames between functions, or workers, that were dropped because too many waited."""
+        """Number of frames between functions or workers that were dropped because too many waited."""
         self.handed_over = 0
         """Number of frames from the wire for functions of other workers."""
         self._other_inboxes = other_inboxes or {}
         self._own_addresses = own_addresses
         self._send = port.send
-        # In a network with source routes, a frame to its own sender, such as a probe, has to follow its route.
+        # In a network with source routes, a frame that a NIC sends to itself, such as a probe, must follow its route.
         self._has_routes = isinstance(port, FlowControlPort)
         if isinstance(port, FlowControlPort):
             port.on_hold = self._start_timer
@@ -93,7 +92,7 @@ class Wire:
             self.deadline = time.monotonic_ns() + ASK_INTERVAL
 
     def hand_over(self, frame: bytes) -> bool:
-        """Hand a frame from the wire over to the worker that has its function; return False if no worker has it."""
+        """Hand a frame from the wire over to the worker that has its function; return False if no other worker has it."""
         inbox = self._other_inboxes.get(frame[:6])
         if inbox is None:
             return False
@@ -135,11 +134,11 @@ class Wire:
 
 
 class AttachedHost:
-    """A host process, as its NIC's agent sees it: its region, and the descriptors that wake it and show its death.
+    """A host process, as its NIC's agent sees it: its region, and the descriptors for wake-ups and for its end.
 
     function, slot: the function and slot to which it is attached. on_doorbell: called with its doorbells. is_awake: whether
-    the agent polls its doorbells. last_turn: the agent's last turn with a doorbell of this host. violation: the reason why
-    it is not trusted any more, or empty.
+    the agent polls its doorbells. last_turn: number of the agent's last turn with a doorbell of this host. violation: the
+    reason why the host is to be detached, or empty.
     """
 
     __slots__ = (
@@ -162,7 +161,8 @@ class AttachedHost:
     def __init__(
         self, region: Region, connection: socket.socket, pid: int, pidfd: int, eventfd: int, wake_pipe: int
     ) -> None:
-        """eventfd: wakes the agent. wake_pipe: writing end of the pipe that wakes the host."""
+        """connection: socket of the attach protocol. eventfd: wakes the agent. wake_pipe: writing end of the pipe that wakes
+        the host."""
         self.region = region
         self.connection = connection
         self.pid = pid
@@ -189,13 +189,13 @@ def _wake(pipe: int) -> None:
     try:
         os.write(pipe, b"\1")
     except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EPIPE):  # an earlier wake-up is unread; the host has ended
+        if error.errno not in (errno.EAGAIN, errno.EPIPE):  # the pipe is full of unread wake-ups, or the host has ended
             raise
 
 
 class Function(SharedActions):
-    """One of a NIC's functions: its firmware, which answers peers even when no host process is attached. hosts: the attached
-    host processes, by slot."""
+    """One of a NIC's functions. Its firmware answers peers even when no host process is attached. hosts: the attached host
+    processes, by slot. nic: the firmware, and its side of the split driver."""
 
     __slots__ = ("_violators", "_wire", "deadline", "hosts", "nic", "ticks")
 
@@ -249,8 +249,8 @@ class Function(SharedActions):
         host.on_doorbell = self.nic.attach(now, slot, HeapView(host.region.heap), host.region.descriptors)
 
     def detach(self, now: int, host: AttachedHost, incarnation: int) -> None:
-        """Detach a host process that has ended or is not trusted; its region is not read any more. incarnation: see
-        `SharedNic`."""
+        """Detach a host process that has ended or has violated the protocol; its region is not read any more. incarnation:
+        see `SharedNic`."""
         self.hosts[host.slot] = None
         host.close()
         self.nic.detach(now, host.slot, incarnation)

@@ -2,10 +2,10 @@
 heap.
 
 A program's buffer in the heap (`Heap.allocate`) is used in place. Any other buffer is copied into the heap before it is
-sent; received bytes are copied out.
+sent; received bytes are copied out of the heap.
 
-The page that was freed last is allocated first, so that few pages are ever touched and take memory. Longer buffers are
-consecutive pages, allocated first-fit.
+The page that was freed last is allocated first, so that few pages are ever touched and take memory. Buffers longer than a
+page occupy consecutive pages, allocated first-fit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HeapView(SharedDmaMemory):
         self._fence = threading.Lock()
 
     def fence(self) -> None:
-        with self._fence:  # see `rings`
+        with self._fence:  # taking a lock is a full fence: see `rings`
             pass
 
     def view(self, address: int, length: int) -> memoryview:
@@ -47,15 +47,16 @@ class Heap(Allocating):
         self._start: Final = ctypes.addressof(ctypes.c_char.from_buffer(heap))
         self._size = len(heap)
         self._free_pages: list[int] = []  # addresses of pages freed one by one
-        self._gaps = [(PAGE, len(heap) // PAGE * PAGE)]  # start and end of free ranges; sorted, never adjacent
-        # Address 0 is never allocated: a host library may use it as null.
+        # Start and end of free ranges; sorted, never adjacent. Address 0 is never free: a host library may use it as null.
+        self._gaps = [(PAGE, len(heap) // PAGE * PAGE)]
         self._pinned: dict[int, tuple[memoryview | None, int]] = {}
-        """By address: the buffer outside the heap to be filled on receipt, or None; and the bytes allocated for it."""
-        self._allocations: dict[int, int] = {}  # by programs: address -> bytes
+        """By address: the buffer outside the heap that is filled on receipt, or None; and the bytes allocated for it."""
+        self._allocations: dict[int, int] = {}  # of programs: address -> bytes
         self._in_place = 0  # number of pinned buffers in the heap
         self._fence = threading.Lock()
 
     def __len__(self) -> int:
+        """Return the number of pinned buffers."""
         return len(self._pinned) + self._in_place
 
     @property
@@ -64,7 +65,7 @@ class Heap(Allocating):
         return sum(end - start for start, end in self._gaps) + PAGE * len(self._free_pages)
 
     def allocate(self, size: int) -> memoryview:
-        """Allocate memory that the NIC uses in place; it is not initialised. MemoryError."""
+        """Allocate uninitialised memory that the NIC uses in place. Raises MemoryError."""
         address = self._allocate_pages(size)
         self._allocations[address] = size
         return self._heap[address : address + size]
@@ -75,7 +76,7 @@ class Heap(Allocating):
         self._free(address, self._allocations.pop(address))
 
     def fence(self) -> None:
-        with self._fence:  # see `rings`
+        with self._fence:  # taking a lock is a full fence: see `rings`
             pass
 
     def has(self, buffer: memoryview) -> bool:
@@ -118,7 +119,7 @@ class Heap(Allocating):
         return ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._start
 
     def _allocate_pages(self, size: int) -> int:
-        """Allocate consecutive pages for `size` bytes; return the address. MemoryError."""
+        """Allocate consecutive pages for `size` bytes; return the address. Raises MemoryError."""
         size = max(PAGE, (size + PAGE - 1) // PAGE * PAGE)
         for is_merged in (False, True):
             for index, (start, end) in enumerate(self._gaps):
@@ -133,7 +134,7 @@ class Heap(Allocating):
             while self._free_pages:
                 self._add_gap(self._free_pages.pop(), PAGE)
         raise MemoryError(
-            f"{size} consecutive bytes of the {self._size} bytes of pinned memory are not free: wait for transfers to end"
+            f"the pinned memory of {self._size} bytes has no {size} consecutive free bytes: wait for transfers to end"
         )
 
     def _free(self, address: int, size: int) -> None:

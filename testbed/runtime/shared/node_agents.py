@@ -1,7 +1,6 @@
 """Shared NICs in a run of host programs: the agents of the nodes' NICs, and the NIC as a node process uses it.
 
-The agents are children of the warm parent, as the node processes are. They start before the node processes and end after
-them.
+The agents are children of the warm parent, like the node processes. They start before the node processes and end after them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class SharedNodeNic:
     """A node's shared NIC, for its node process. The counts are those of the agent at the last `update_counts`."""
 
     def __init__(self, orders: RunOrders, split_driver: SplitDriver, device: str, function: int = 0) -> None:
-        """Raises AttachError."""
+        """Attach to a function of the NIC. function: index among all functions of the NIC. Raises AttachError."""
         count = orders.queues.count
         self._has_workers = count > 1
         self._attachment = Attachment(device, orders.ethertype, split_driver, function // count, function % count)
@@ -63,7 +62,7 @@ class SharedNodeNic:
         return self._counted
 
     def oversized_sentences(self) -> list[str]:
-        """Return nothing: the agent reports lost frames in `waiting`."""
+        """Return an empty list: `pending_work` includes the agent's sentences about oversized frames."""
         return []
 
     def pending_work(self) -> list[str]:
@@ -74,9 +73,8 @@ class SharedNodeNic:
 def fork_agent(
     orders: RunOrders, split_driver: SplitDriver, placement: NodePlacement, log: Path, worker: Worker = SINGLE_WORKER
 ) -> tuple[int, int]:
-    """Fork the agent of a node's NIC, or one of its workers; return its pid and a pipe for `wait_for_agent`. log: the file
-    for the agent's error.
-    """
+    """Fork the agent of a node's NIC, or one of its workers; return its pid, and a pipe for `wait_for_agent`. placement: a
+    placement on this node. log: file for the agent's error."""
     reading, writing = os.pipe()
     pid = fork()
     if pid:
@@ -103,7 +101,7 @@ def fork_agent(
         os.write(writing, _READY)
         os.close(writing)
         agent.run()
-    except BaseException:  # noqa: BLE001  none of the parent's code may run on in the child
+    except BaseException:  # noqa: BLE001  the child must not return into the parent's code
         sys.stderr.write(traceback.format_exc())
     finally:
         sys.stderr.flush()
@@ -120,8 +118,8 @@ def _close_others(kept: set[int]) -> None:
 
 
 def wait_for_agent(ready_pipe: int) -> bool:
-    """Wait until an agent listens or has ended, and close the pipe; return whether the agent listens. Otherwise its log
-    contains the error. ready_pipe: of `fork_agent`."""
+    """Wait until an agent listens or has ended, and close the pipe. Return whether the agent listens; otherwise its log
+    contains the error. ready_pipe: pipe that `fork_agent` has returned."""
     try:
         return bool(os.read(ready_pipe, len(_READY)))
     finally:

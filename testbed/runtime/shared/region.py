@@ -1,12 +1,12 @@
-"""Shared region: the memory that one host process shares with the agent of its NIC, and its layout.
+"""Shared region: the memory that one host process shares with the agent of its NIC. It contains, in this order:
 
     control words of the ring of doorbells (host -> agent), then of the ring of completions (agent -> host)
-    the numbers of both rings
+    the numbers in both rings
     descriptors: memory of the NIC that the host writes by programmed I/O
     heap: the host's pinned memory; an address in a descriptor is an offset in the heap
 
-The agent makes the region and passes it with the descriptors for wake-ups. The host may write anywhere at any time, so the
-agent keeps all state that it relies on in memory of its own.
+The agent makes the region, and passes it to the host together with the file descriptors for wake-ups. The host may write
+anywhere at any time, so the agent keeps all state on which it relies in private memory.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _CONTROL: Final = 2 * rings.CONTROL_SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Layout of a region. entries: capacity of each ring, a power of two. descriptors, heap: bytes. Raises ValueError for
-    invalid values."""
+class RegionLayout:
+    """Layout of a region. entries: capacity of each ring, a power of two. descriptors, heap: bytes of these parts. Raises
+    ValueError for invalid values."""
 
     entries: int
     descriptors: int
@@ -64,7 +64,7 @@ class Region:
 
     __slots__ = ("completions", "descriptors", "doorbells", "heap", "layout")
 
-    def __init__(self, descriptor: int, layout: Layout) -> None:
+    def __init__(self, descriptor: int, layout: RegionLayout) -> None:
         """descriptor: file descriptor of memory of the layout's size; it can be closed afterwards."""
         self.layout = layout
         memory = memoryview(mmap.mmap(descriptor, layout.size))

@@ -1,19 +1,19 @@
 """Single-producer single-consumer ring of numbers between processes in shared memory, with sleep and wake-up of its reader.
 
-A ring has three control words, each on cache lines of its own and with one writer: `tail`, the number of numbers ever put;
-`head`, the number of numbers ever taken; `asleep`, 0 while the reader polls. All are native and aligned, so that a store is
+A ring has three control words, each on its own cache lines and with one writer: `tail`, how many numbers have ever been put;
+`head`, how many have ever been taken; `asleep`, 0 while the reader polls. All are native and aligned, so that a store is
 atomic. An x86 processor keeps the order of stores, and of loads: a number is visible before the tail that counts it.
 
-It does not keep the order of a store and a later load of another word, so a wake-up could be lost:
+An x86 processor does not keep the order of a store and a later load of another word, so a wake-up could be lost:
 
-- the writer stores the tail, and then reads whether the reader sleeps;
-- the reader stores that it sleeps, and then reads the tail once more.
+- the writer stores the tail, and then loads `asleep`;
+- the reader stores `asleep`, and then loads the tail once more.
 
 If both loads went first, each process would miss the other's store, and the reader would sleep forever. So both have a full
-fence between store and load. Python has none, but taking an uncontended lock is one, since it is an atomic exchange. Other
+fence between store and load. Python has no fences, but taking an uncontended lock is an atomic exchange, which is one. Other
 processors may reorder stores as well: see `HAS_ORDERED_STORES`.
 
-The other end is not trusted. Reader and writer rely on their own count, and accept the other's only within the ring's
+The other end is not trusted. Reader and writer rely on their own count, and accept the other's count only within the ring's
 capacity; any other value is a `ProtocolViolationError`.
 """
 
@@ -27,7 +27,7 @@ from typing import Final
 from testbed.errors import TestbedError
 
 HAS_ORDERED_STORES: Final = platform.machine() in ("x86_64", "i686")
-"""Whether this machine's processors order stores and loads as these rings need it."""
+"""Whether this machine's processors keep the order of stores, and of loads, on which these rings rely."""
 
 WORD: Final = 8
 """Bytes of a control word, and of a number."""
@@ -47,13 +47,13 @@ class ProtocolViolationError(TestbedError):
 
 
 class Writer:
-    """The producer's end of a ring. Only one process may have it."""
+    """The producer's end of a ring. A ring must have only one."""
 
     __slots__ = ("_entries", "_fence", "_head", "_last_woken", "_mask", "_numbers", "_tail", "_wake", "_words")
 
     def __init__(self, words: memoryview, numbers: memoryview, wake: Callable[[], object]) -> None:
-        """words: the control words. numbers: the entries; their number is a power of two. Both are views of 64-bit words.
-        wake: called when the reader sleeps, once for each sleep."""
+        """words: the control words. numbers: the entries, whose count is a power of two. Both are views of 64-bit words.
+        wake: called when a number is put while the reader sleeps, once for each sleep."""
         self._words = words
         self._numbers = numbers
         self._entries = len(numbers)
@@ -65,7 +65,7 @@ class Writer:
         self._fence = threading.Lock()
 
     def put(self, number: int) -> bool:
-        """Put a 64-bit number into the ring; False if the ring is full. Raises ProtocolViolationError."""
+        """Put a 64-bit number into the ring; return False if the ring is full. Raises ProtocolViolationError."""
         words, tail = self._words, self._tail
         if tail - self._head >= self._entries:
             head = words[_HEAD]
@@ -90,7 +90,7 @@ class Writer:
 
 
 class Reader:
-    """The consumer's end of a ring. Only one process may have it."""
+    """The consumer's end of a ring. A ring must have only one."""
 
     __slots__ = ("_entries", "_fence", "_head", "_mask", "_numbers", "_sleeps", "_words")
 
@@ -101,7 +101,7 @@ class Reader:
         self._entries = len(numbers)
         self._mask = len(numbers) - 1
         self._head = 0
-        self._sleeps = 0
+        self._sleeps = 0  # number of sleeps announced
         self._fence = threading.Lock()
 
     def take(self, limit: int) -> list[int]:

@@ -1,6 +1,6 @@
-"""Standing agent of a shared NIC, for host processes that attach and detach independently of a run: a process that a
-cluster's supervisor starts, and restarts when it dies. The agent outlives the supervisor, and starts a new one when that
-dies."""
+"""Standing agent of a shared NIC, for host processes that attach and detach independently of a run. A cluster's supervisor
+starts it as a process, and restarts it when it dies. When the supervisor dies, the agent continues and starts a new
+supervisor."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ _NO_ADDRESS: Final = bytes(6)  # of a node without a NIC
 
 
 def nic_configs(layout: Layout, protocol: str, functions: int, spin: int = 0) -> Mapping[str, NicConfig]:
-    """Make the configurations of the shared NICs, by node; nodes without a NIC have none. functions: host processes of each
-    NIC.
+    """Make the configurations of the shared NICs, by node; nodes without a NIC have none. functions: number of host
+    processes of each NIC. spin: see `NicConfig`.
 
-    If the protocol's firmware serves one host process, each function appears as a NIC of its own on the network, and
-    functions are numbered consecutively, node by node. If it serves several, they share one function. Raises NotFoundError,
-    and UnsupportedError for NICs that cannot be shared so.
+    If the protocol's firmware serves one host process, each host process gets a function, which appears as a separate NIC on
+    the network; functions are numbered consecutively, node by node. If the firmware serves several host processes, they
+    share one function. Raises NotFoundError for an unknown protocol, UnsupportedError if the protocol's NICs cannot be shared
+    by so many host processes.
     """
     definition = packages.protocol(protocol)
     if definition.split_driver is None:
-        raise UnsupportedError(f"protocol {protocol} has no NICs that could be shared")
+        raise UnsupportedError(f"protocol {protocol} does not support shared NICs")
     max_functions = MAX_FUNCTIONS if definition.split_driver.hosts == 1 else definition.split_driver.hosts
     if not 1 <= functions <= max_functions:
         raise UnsupportedError(f"a NIC must have 1 to {max_functions} functions, got {functions}")
@@ -71,7 +72,8 @@ def nic_configs(layout: Layout, protocol: str, functions: int, spin: int = 0) ->
 
 
 def query_socket(directory: Path, node: str) -> Path:
-    """Return the path of the socket on which a node's agent answers queries of commands. directory: the cluster's."""
+    """Return the path of the socket on which a node's agent answers queries of commands. directory: the cluster's
+    directory."""
     return directory / f"nic.{node}"
 
 
@@ -79,7 +81,8 @@ class StandingAgent:
     """The standing agent, in its own process."""
 
     def __init__(self, config: NicConfig, namespace: str, queries: Path, command: Sequence[str]) -> None:
-        """namespace: path of the node's network namespace. queries: see `query_socket`. command: starts a supervisor."""
+        """namespace: path of the node's network namespace. queries: see `query_socket`. command: command line that starts a
+        supervisor."""
         self._command = command
         self._config = replace(config, queries=queries)
         self._namespace = namespace

@@ -1,8 +1,8 @@
 """Receive workers of a shared NIC: several agents of one interface, each with a share of its functions and a receive queue.
 
 Function f belongs to worker f modulo the number of workers. The kernel distributes the interface's frames to the workers, by
-the protocol's hash or round robin. A worker hands a frame for another worker's function over to it, like a driver that
-handles a frame on another core than its receiver's.
+the protocol's hash or round robin. A worker that receives a frame for another worker's function hands it over to that worker,
+as a driver passes a frame to the core of its receiver.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ from protocols.core.firmware import Adapter
 from protocols.core.protocol import Instruction
 
 FANOUT_GROUP: Final = 1
-"""The fan-out group of an interface's workers."""
+"""Number of the fan-out group of an interface's workers."""
 _INBOX_SIZE: Final = 1 << 20  # bytes of frames that a worker has not read yet
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiveQueues:
-    """Distribution of a shared NIC's frames to workers. count: number of workers. program: classic BPF, whose result modulo
-    `count` is the worker; empty: round robin. bound: each worker, and the programs of its functions, are bound to a
-    processor of their own."""
+    """Distribution of a shared NIC's frames to workers. count: number of workers. program: classic BPF program, whose result
+    modulo `count` is the worker; empty: round robin. bound: whether each worker is bound to its own processor, together with
+    the programs of its functions."""
 
     count: int = 1
     program: tuple[Instruction, ...] = ()
     bound: bool = False
 
     def processor(self, function: int) -> int:
-        """Return the processor of a worker, or of a function's program."""
+        """Return the processor of a function's worker and program, or of the worker with this number."""
         processors = sorted(os.sched_getaffinity(0))
         return processors[function % self.count % len(processors)]
 
 
 def queues_from_json(data: Mapping[str, Any]) -> ReceiveQueues:
-    """Read queues that `dataclasses.asdict` made plain, and JSON turned into lists."""
+    """Make receive queues from JSON that was written from their `dataclasses.asdict`."""
     return ReceiveQueues(data["count"], tuple(tuple(instruction) for instruction in data["program"]), data["bound"])
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker. inboxes: sending ends of all workers' inboxes, by number. inbox: receiving end of its own inbox."""
+    """One worker. number: from 0. queues: queues of the NIC. inboxes: sending ends of all workers' inboxes, by number. inbox:
+    receiving end of its own inbox."""
 
     number: int
     queues: ReceiveQueues
@@ -53,7 +54,7 @@ class Worker:
 
     @property
     def descriptors(self) -> set[int]:
-        """The descriptors that its process needs."""
+        """Descriptors of the inboxes, which the worker's process must keep open."""
         return {inbox.fileno() for inbox in (*self.inboxes, self.inbox) if inbox is not None}
 
     def owns(self, function: int) -> bool:
@@ -61,7 +62,8 @@ class Worker:
         return function % self.queues.count == self.number
 
     def other_inboxes(self, functions: Sequence[Adapter]) -> dict[bytes, socket.socket]:
-        """Return the inboxes of other workers by the addresses of their functions. functions: adapters of all functions."""
+        """Return the inboxes of other workers, by the addresses of these workers' functions. functions: adapters of all
+        functions."""
         return {
             adapter.address: self.inboxes[number % self.queues.count]
             for number, adapter in enumerate(functions)
@@ -73,7 +75,7 @@ SINGLE_WORKER: Final = Worker(0, ReceiveQueues())
 
 
 def make_inboxes(count: int) -> list[tuple[socket.socket, socket.socket]]:
-    """Make the inboxes of `count` workers; return the end to write and the end to read of each."""
+    """Make the inboxes of `count` workers; return the writing and the reading end of each."""
     pairs = []
     for _ in range(count):
         reading, writing = socket.socketpair(

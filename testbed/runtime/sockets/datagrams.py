@@ -7,18 +7,18 @@ from typing import Final, NamedTuple
 
 HEADER: Final = struct.Struct("!IIIII")  # context, tag, message number, bytes of the message, offset of the fragment
 MAX_FRAGMENT: Final = 65_507 - HEADER.size
-"""Maximum bytes of a message in one datagram: the maximum payload of UDP over IPv4, without our header."""
+"""Maximum bytes of a message in one datagram: the maximum payload of UDP over IPv4, less HEADER."""
 MAX_MESSAGE_SIZE: Final = 1 << 24
 """Maximum bytes of a message."""
 MAX_INCOMPLETE: Final = 64
-"""Maximum number of incomplete messages of several datagrams; beyond it the oldest is abandoned."""
+"""Maximum number of incomplete messages that a receiver keeps; if there are more, the oldest is abandoned."""
 
 Datagrams = list[tuple[bytes, memoryview]]
-"""Datagrams as header and fragment, the last one first."""
+"""Datagrams of a message as (header, fragment), the last one first, so that the next one to send can be popped."""
 
 
 class Message(NamedTuple):
-    """A message. content: valid until the next datagram is added."""
+    """A complete message. context, tag: of MPI. content: valid until the next datagram is added."""
 
     context: int
     tag: int
@@ -26,7 +26,8 @@ class Message(NamedTuple):
 
 
 def split(context: int, tag: int, message_number: int, content: memoryview) -> Datagrams:
-    """Split a message into datagrams. message_number: must differ from those of all messages in flight to the receiver."""
+    """Split a message into datagrams. message_number: must differ from the numbers of all messages in flight to the
+    receiver."""
     length = len(content)
     if length <= MAX_FRAGMENT:
         return [(HEADER.pack(context, tag, message_number, length, 0), content)]
@@ -37,7 +38,7 @@ def split(context: int, tag: int, message_number: int, content: memoryview) -> D
 
 
 class _PartialMessage:
-    """A message of which some datagrams have arrived. offsets: their offsets. missing: number of bytes."""
+    """An incomplete message. missing: number of missing bytes. offsets: offsets of the fragments that have arrived."""
 
     __slots__ = ("content", "missing", "offsets")
 
@@ -48,7 +49,7 @@ class _PartialMessage:
 
 
 class Assembly:
-    """Reassembly at a receiver. abandoned: number of messages that were given up, since a datagram was lost."""
+    """Reassembly at a receiver. abandoned: number of incomplete messages that were given up."""
 
     __slots__ = ("_partial", "abandoned")
 
@@ -58,7 +59,7 @@ class Assembly:
 
     @property
     def incomplete(self) -> int:
-        """Number of messages of which a datagram is missing, including the abandoned ones."""
+        """Number of incomplete messages, including the abandoned ones."""
         return self.abandoned + len(self._partial)
 
     def add(self, source: int, datagram: memoryview) -> Message | None:

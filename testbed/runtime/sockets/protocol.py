@@ -12,9 +12,10 @@ from testbed.engine.loop import Loop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelProtocol(Protocol):
-    """A protocol of the kernel. ethertype: 0, since it has no frames of its own. connect: awaited on every node before its
-    device is made, with its endpoint, its loop and all nodes' addresses by rank. lossy: messages of a program's first
-    communicator may be lost, duplicated and reordered without notice; those of other communicators may not."""
+    """A protocol of the kernel. Its `ethertype` is 0, since it has no frames of its own. connect: awaited on every node
+    before the node's MPI device is made; called with the node's endpoint, its loop, and the addresses of all nodes by rank.
+    lossy: whether messages of a program's first communicator may be lost, duplicated or reordered without notice; those of
+    other communicators are reliable."""
 
     connect: Callable[[Any, Loop, Sequence[str]], Awaitable[object]]
     lossy: bool = False

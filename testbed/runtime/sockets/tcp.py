@@ -1,8 +1,7 @@
 """TCP endpoint for MPI: one connection to every other node, matching in user space.
 
-A send is complete when the kernel has accepted all of it, so that its buffer may be reused. Unexpected messages are
-buffered. The payload of an expected message goes from the kernel directly into the buffer of its receive. Implements
-`MatchingEndpoint`.
+A send is complete when the kernel has accepted all of its data, so that its buffer may be reused. Unexpected messages are
+buffered. The payload of an expected message is read directly into the buffer of its receive. Implements `MatchingEndpoint`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from testbed.runtime.sockets.tcp_connections import HEADER, Connection, connect_
 
 
 class TcpEndpoint(SoftwareMatchingEndpoint):
-    """The host library. It has no connections before `connect`."""
+    """The host library of a rank. `connect` must be awaited before messages are sent to other ranks."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
         super().__init__()
@@ -36,7 +35,7 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
         self._epoll: select.epoll
 
     async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
-        """Connect to all other nodes. Raises TestbedError."""
+        """Connect to all other nodes. addresses: IP addresses by rank. Raises TestbedError."""
         self._epoll = select.epoll()
         for peer, peer_socket in (await connect_all(loop, self.rank, addresses)).items():
             descriptor = peer_socket.fileno()
@@ -79,12 +78,12 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
     ) -> bool:
         if not wait or not 0 <= source != self.rank or source in self._connections:
             return super().probe(source, context, tag, wait, claim, completion)
-        received: Completion[ProbeResult | None] = Completion()  # a message that arrived before the connection ended
-        super().probe(source, context, tag, False, claim, received)
-        if received.result() is None:
+        arrived: Completion[ProbeResult | None] = Completion()  # a message that arrived before the connection ended
+        super().probe(source, context, tag, False, claim, arrived)
+        if arrived.result() is None:
             completion.fail(_connection_ended(source))
         else:
-            completion.complete(received.result())
+            completion.complete(arrived.result())
         return True
 
     def on_completion(self, index: int) -> None:
@@ -92,7 +91,7 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
 
     def pending_work(self) -> list[str]:
         sentences = [
-            f"{connection.unsent_buffers} buffers for rank {connection.peer} are not accepted by the kernel yet"
+            f"the kernel has not accepted {connection.unsent_buffers} buffers for rank {connection.peer} yet"
             for connection in self._connections.values()
             if connection.unsent_buffers
         ]
@@ -100,7 +99,7 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
         return [*sentences, f"{receives} receives have found no message"] if receives else sentences
 
     def _on_ready(self, _now: int) -> None:
-        """Read and write the connections that are ready."""
+        """Read from and write to the connections that are ready."""
         for descriptor, events in self._epoll.poll(0):
             connection = self._by_descriptor.get(descriptor)
             if connection is None:
@@ -122,7 +121,7 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
             self._nic.post_completion(0)
 
     def _drop_connection(self, connection: Connection) -> None:
-        """Close the connection of a peer that has ended; only operations with that peer fail."""
+        """Close the connection to a peer that has ended; only operations with that peer fail."""
         if self._connections.pop(connection.peer, None) is None:
             return
         del self._by_descriptor[connection.socket.fileno()]
@@ -131,7 +130,7 @@ class TcpEndpoint(SoftwareMatchingEndpoint):
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
-    """Make the agent of a rank, in place of a NIC's."""
+    """Make the agent of a rank, whose firmware does nothing."""
     return Agent(NoFirmware(), TcpEndpoint(adapter, nic))
 
 

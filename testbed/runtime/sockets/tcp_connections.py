@@ -1,7 +1,7 @@
-"""TCP connections between all nodes, and the messages on them: a header with the length, and the payload.
+"""TCP connections between all nodes. A message on them is a header, which contains the length, and the payload.
 
-Higher ranks connect to lower ones. The kernel accepts connections while a node still makes its own, so that nodes do not
-wait for each other in a cycle.
+Higher ranks connect to lower ones. The kernel completes incoming connections while a node still makes its own, so that nodes
+do not wait for each other in a cycle.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ PORT: Final = 7117
 TIMEOUT: Final = 30.0
 """Seconds within which all connections must be made."""
 
-HEADER: Final = struct.Struct("!IIQ")  # context, tag, bytes
+HEADER: Final = struct.Struct("!IIQ")  # context, tag, bytes of the payload
 _RANK: Final = struct.Struct("!I")
 _RETRY_INTERVAL: Final = 2_000_000  # ns until the next attempt to connect to a node that does not listen yet
-_MAX_DISCARDED: Final = 65_536  # bytes to read and discard at a time, of a message too long for its receive
+_MAX_DISCARDED: Final = 65_536  # bytes to discard at a time, of a message that is too long for its receive
 _RETRIED_ERRORS: Final = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
 
 class Connection:
-    """A non-blocking connection with one peer."""
+    """A non-blocking connection to one peer, with the messages that are being sent and received."""
 
     __slots__ = ("_arrival", "_excess", "_filled", "_header", "_matching", "_unsent", "_view", "peer", "socket")
 
-    def __init__(self, peer: int, opened: socket.socket, matching: MatchingQueues) -> None:
-        opened.setblocking(False)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def __init__(self, peer: int, tcp_socket: socket.socket, matching: MatchingQueues) -> None:
+        tcp_socket.setblocking(False)
+        tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.peer = peer
-        self.socket = opened
+        self.socket = tcp_socket
         self._matching = matching
         self._unsent: deque[tuple[memoryview, SendCompletion | None, Envelope]] = deque()
         self._header = memoryview(bytearray(HEADER.size))
@@ -55,8 +55,8 @@ class Connection:
         return len(self._unsent)
 
     def send(self, header: bytes, data: memoryview, completion: SendCompletion, envelope: Envelope) -> bool:
-        """Start to send; return whether the kernel has accepted everything. If not, `continue_sending` returns `completion`
-        later. OSError."""
+        """Send a message as far as the kernel accepts it; return whether it has accepted everything. If not,
+        `continue_sending` returns `completion` later. Raises OSError."""
         if self._unsent:
             sent = 0
         else:
@@ -73,7 +73,7 @@ class Connection:
         return False
 
     def continue_sending(self) -> list[tuple[SendCompletion, Envelope]]:
-        """Continue to send; return the sends that are complete now. OSError."""
+        """Continue to send; return the sends that are complete now. Raises OSError."""
         completed_sends = []
         unsent = self._unsent
         while unsent:
@@ -91,7 +91,8 @@ class Connection:
         return completed_sends
 
     def end(self, error: MPIError) -> None:
-        """Close the connection. Unsent messages, posted receives and a partly received message fail with `error`."""
+        """Close the connection. Unsent messages, posted receives from the peer and a partly received message fail with
+        `error`."""
         self.socket.close()
         sends = [completion for _, completion, _ in self._unsent if completion is not None]
         self._matching.fail_transfers(self.peer, error, sends, [] if self._arrival is None else [self._arrival])
@@ -133,8 +134,8 @@ class Connection:
 
 
 async def connect_all(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[int, socket.socket]:
-    """Connect to every other node; return the sockets by rank. addresses: by rank. Raises TestbedError if a connection is
-    not made within TIMEOUT."""
+    """Connect to every other node; return the sockets by rank. addresses: IP addresses by rank. Raises TestbedError if a
+    connection is not made within TIMEOUT."""
     deadline = time.monotonic() + TIMEOUT
     family = socket.AF_INET6 if ":" in addresses[rank] else socket.AF_INET
     by_rank: dict[int, socket.socket] = {}
@@ -143,14 +144,14 @@ async def connect_all(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[i
         listener.bind(("", PORT))
         listener.listen(len(addresses))
         for peer in range(rank):
-            by_rank[peer] = opened = await _connect(loop, family, addresses[peer], deadline)
-            opened.sendall(_RANK.pack(rank))
+            by_rank[peer] = tcp_socket = await _connect(loop, family, addresses[peer], deadline)
+            tcp_socket.sendall(_RANK.pack(rank))
         while len(by_rank) < len(addresses) - 1:
             try:
                 listener.settimeout(_time_left(deadline))
-                opened, _ = listener.accept()
-                opened.settimeout(_time_left(deadline))
-                by_rank[_RANK.unpack(opened.recv(_RANK.size, socket.MSG_WAITALL))[0]] = opened
+                tcp_socket, _ = listener.accept()
+                tcp_socket.settimeout(_time_left(deadline))
+                by_rank[_RANK.unpack(tcp_socket.recv(_RANK.size, socket.MSG_WAITALL))[0]] = tcp_socket
             except (OSError, struct.error) as error:
                 missing = sorted(set(range(len(addresses))) - {rank, *by_rank})
                 raise TestbedError(f"no TCP connection from ranks {missing} within {TIMEOUT:g} s") from error
@@ -159,18 +160,18 @@ async def connect_all(loop: Loop, rank: int, addresses: Sequence[str]) -> dict[i
 
 async def _connect(loop: Loop, family: socket.AddressFamily, address: str, deadline: float) -> socket.socket:
     while True:
-        opened = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        tcp_socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            opened.settimeout(_time_left(deadline))
-            opened.connect((address, PORT))
+            tcp_socket.settimeout(_time_left(deadline))
+            tcp_socket.connect((address, PORT))
         except OSError as error:
-            opened.close()
+            tcp_socket.close()
             if error.errno not in _RETRIED_ERRORS or time.monotonic() > deadline:
                 reason = error.strerror or error
                 raise TestbedError(f"TCP connect to {address}, port {PORT} failed: {reason}") from error
             await loop.sleep(_RETRY_INTERVAL)
         else:
-            return opened
+            return tcp_socket
 
 
 def _time_left(deadline: float) -> float:

@@ -1,8 +1,8 @@
 """UDP endpoint for MPI: one socket, matching in user space, and no reliability on top of UDP.
 
-A message is one datagram, or several if it is longer; it is received when all of them have arrived. There is no
-acknowledgement, no retransmission and no flow control: lost messages stay lost, duplicated ones are received twice. A send
-is complete when the kernel has accepted it, whether or not it arrives.
+A message is one datagram, or several if it does not fit into one; it is received when all its datagrams have arrived. There
+is no acknowledgement, no retransmission and no flow control: lost messages stay lost, duplicated ones are received twice. A
+send is complete when the kernel has accepted the message, whether or not it arrives.
 
 This holds for a program's first communicator. The others, for barriers, results and the end of a measurement, use TCP, as
 in iperf3 and netperf, so that losses can be reported. Implements `MatchingEndpoint`.
@@ -48,11 +48,11 @@ _SK_MEMINFO_DROPS: Final = 8  # linux/sock_diag.h: index of the number of drops
 _DISCARD_ERRORS: Final = (
     errno.ENOBUFS, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNREFUSED, errno.EPERM,
 )  # fmt: skip
-"""Errors with which the kernel discards a datagram: the cable is pulled, a queue is full."""
+"""Errors with which the kernel discards a datagram, for example because a cable is pulled or a queue is full."""
 
 
 class UdpEndpoint(SoftwareMatchingEndpoint):
-    """The host library. It cannot send before `connect`."""
+    """The host library of a rank. `connect` must be awaited before messages are sent to other ranks."""
 
     def __init__(self, adapter: Adapter, nic: Nic) -> None:
         super().__init__()
@@ -74,13 +74,13 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         self._counters = dict.fromkeys(("sent", "came", "not_taken", "strange"), 0)
 
     async def connect(self, loop: Loop, addresses: Sequence[str]) -> None:
-        """Open the socket, and connect to all other nodes by TCP; their UDP sockets are open then, too. Raises
-        TestbedError."""
+        """Open the socket, and connect to all other nodes by TCP, after which their UDP sockets are open, too. addresses: IP
+        addresses by rank. Raises TestbedError."""
         self._addresses = [(address, PORT) for address in addresses]
         self._ranks = {address: rank for rank, address in enumerate(addresses)}
         family = socket.AF_INET6 if ":" in addresses[self.rank] else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        with contextlib.suppress(OSError):  # without root the default buffer must do
+        with contextlib.suppress(OSError):  # without CAP_NET_ADMIN, the socket keeps the default buffer
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, BUFFER)
         self._socket.bind(self._addresses[self.rank])  # receivers identify the rank by this address
         self._epoll = select.epoll()
@@ -110,7 +110,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
     def send_synchronously(
         self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion
     ) -> bool:
-        """Send synchronously; in the first communicator the receiver's acknowledgement may be lost, too."""
+        """Send synchronously. In the first communicator, the receiver's acknowledgement can be lost like the message."""
         send = self._tcp.send_synchronously if context >= _DATAGRAM_CONTEXTS else super().send_synchronously
         return send(destination, context, tag, data, completion)
 
@@ -128,9 +128,9 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         """Do nothing: completions are posted only to show the run's progress."""
 
     def counter_values(self) -> Mapping[str, int]:
-        """Return counters of datagrams: sent, came (received); not_taken: discarded by the kernel when sent; overrun:
-        dropped on receipt because the socket's buffer was full; strange: not sent by a rank, or invalid. incomplete:
-        messages of which a datagram was lost."""
+        """Return the counters. Numbers of datagrams: sent; came: received; not_taken: discarded by the kernel when sent;
+        overrun: dropped on receipt because the socket's buffer was full; strange: invalid, or not sent by a rank. Number of
+        messages: incomplete: received in part."""
         if not self._addresses:
             return {}
         meminfo = struct.unpack("9I", self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, 36))
@@ -138,7 +138,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         return {**self._counters, "overrun": overrun, "incomplete": self._assembly.incomplete}
 
     def pending_work(self) -> list[str]:
-        sentences = [f"{len(self._unsent)} messages are not accepted by the kernel yet"] if self._unsent else []
+        sentences = [f"the kernel has not accepted {len(self._unsent)} messages yet"] if self._unsent else []
         if receives := self.matching.posted_count():
             sentences.append(f"{receives} receives have found no message, which may be lost: this is UDP")
         counts = ", ".join(f"{name} {count}" for name, count in self.counter_values().items())
@@ -146,7 +146,8 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         return [*sentences, f"datagrams: {counts}", *by_tcp]
 
     def _send_datagrams(self, destination: int, datagrams: Datagrams) -> bool:
-        """Send datagrams; return whether the kernel has accepted all. Accepted ones are removed from the list."""
+        """Send datagrams; return whether the kernel has accepted or discarded all of them. These are removed from the
+        list."""
         send, address, counters = self._socket.sendmsg, self._addresses[destination], self._counters
         while datagrams:
             try:
@@ -162,7 +163,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
         return True
 
     def _on_ready(self, _now: int) -> None:
-        """Receive and send as much as the socket is ready for."""
+        """Receive and send as far as the socket is ready."""
         for _, events in self._epoll.poll(0):
             if events & select.EPOLLOUT:
                 self._continue_sending()
@@ -211,7 +212,7 @@ class UdpEndpoint(SoftwareMatchingEndpoint):
 
 
 def plug(adapter: Adapter, nic: Nic) -> Agent:
-    """Make the agent of a rank, in place of a NIC's."""
+    """Make the agent of a rank, whose firmware only returns the endpoint's counters."""
     endpoint = UdpEndpoint(adapter, nic)
     return Agent(NoFirmware(endpoint.counter_values), endpoint)
 

@@ -1,2 +1,2 @@
-"""Workloads on active messages, and those on AM-II's alone (`bursts`, `networks`): measurements of the papers, and random
-requests."""
+"""Workloads on active messages: measurements of the papers, and random requests. `bursts` and `networks` run on AM-II only,
+`cell_costs` on SSAM only."""

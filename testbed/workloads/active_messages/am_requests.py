@@ -1,4 +1,4 @@
-"""Requests of four words and their replies: a client's endpoint, and endpoints of a server."""
+"""Clients and servers of workloads on active messages: requests of four words, and their replies."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from testbed.workloads.form import Node
 
 REQUEST, STOP, REPLY = 1, 2, 3
 
-_PADDING: Final = (0, 0, 0)  # three of the four words
+_PADDING: Final = (0, 0, 0)  # the words of a request after its number
 
 
 class Client:
-    """Client of one server endpoint, with at most `window` requests in flight. trips: round trips in nanoseconds."""
+    """Client of one server endpoint, with at most `window` requests in flight. trips: times of the last measurement's round
+    trips, nanoseconds."""
 
     def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, window: int) -> None:
         self._now = node.now
         self._window = window
         self._number = 0
-        self._in_flight: dict[int, int] = {}  # start time by number
-        self._measured_period = (0, 0)  # begin and end of the measurement
+        self._in_flight: dict[int, int] = {}  # request number -> start time
+        self._measured_period = (0, 0)  # start and end of the measurement
         self.trips: list[int] = []
         endpoint = library.allocate_bundle().allocate_endpoint()
         self.endpoint: Final = endpoint
         endpoint.tag = TAG
-        endpoint.set_handler(REPLY, self._on_answered)
+        endpoint.set_handler(REPLY, self._on_reply)
         endpoint.map(0, server, TAG)
 
     async def burst(self, count: int) -> int:
@@ -46,13 +47,13 @@ class Client:
         """Send a request and await its reply; return the nanoseconds until the request was posted to the NIC."""
         start_time = self._now()
         await self._request(REQUEST)
-        issued = self._now() - start_time
+        elapsed = self._now() - start_time
         await self._drain()
-        return issued
+        return elapsed
 
     async def stream(self, settle: int, time: int) -> None:
-        """Send requests as fast as possible. trips: trips of the replies that arrive within `time` after `settle`, both in
-        nanoseconds."""
+        """Send requests as fast as possible, then stop the server. Afterwards `trips` has the round trips whose replies
+        arrived within `time` after `settle`, both in nanoseconds."""
         start_time = self._now() + settle
         self._measured_period = (start_time, start_time + time)
         self.trips = []
@@ -61,7 +62,7 @@ class Client:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop the server after all requests have been answered, since messages are not ordered."""
+        """Stop the server, but not before all requests have been answered, since messages are not ordered."""
         await self._drain()
         await self._request(STOP)
         await self._drain()
@@ -72,7 +73,7 @@ class Client:
         self._in_flight[number] = self._now()
         await self.endpoint.request(0, handler, number, *_PADDING)
 
-    def _on_answered(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
+    def _on_reply(self, _: Token, number: int, *rest: int) -> None:  # noqa: ARG002
         now = self._now()
         request_time = self._in_flight.pop(number)
         if self._measured_period[0] <= now < self._measured_period[1]:
@@ -87,25 +88,25 @@ class Server:
 
     def __init__(self, library: ActiveMessages, endpoints: int) -> None:
         self.bundle: Final[Bundle] = library.allocate_bundle()
-        self.stopped: Final[dict[Endpoint, int]] = {}
-        """Number of clients that have stopped it, by endpoint."""
+        self.stop_counts: Final[dict[Endpoint, int]] = {}
+        """By endpoint, the number of clients that have stopped it."""
         for _ in range(endpoints):
             endpoint = self.bundle.allocate_endpoint()
             endpoint.tag = TAG
             endpoint.set_handler(REQUEST, _answer)
             endpoint.set_handler(STOP, partial(self._stop, endpoint))
-            self.stopped[endpoint] = 0
+            self.stop_counts[endpoint] = 0
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
-        return list(self.stopped)
+        return list(self.stop_counts)
 
-    async def until_stopped(self, endpoint: Endpoint, clients: int) -> None:
+    async def serve_until_stopped(self, endpoint: Endpoint, clients: int) -> None:
         """Serve one endpoint until `clients` clients have stopped it."""
-        await serve_until(endpoint, lambda: self.stopped[endpoint] >= clients)
+        await serve_until(endpoint, lambda: self.stop_counts[endpoint] >= clients)
 
     def _stop(self, endpoint: Endpoint, token: Token, *words: int) -> None:
-        self.stopped[endpoint] += 1
+        self.stop_counts[endpoint] += 1
         token.reply(REPLY, *words)
 
 

@@ -1,7 +1,7 @@
 """Barriers and gathering for workloads on active messages.
 
-Each node's first endpoint is used for them. It is idle during measurements, so that its endpoint frame in the NIC is free
-for other endpoints.
+They use each node's first endpoint, which is idle during measurements, so that its endpoint frame in the NIC is free for
+other endpoints.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ TAG: Final = 0x4E4F57
 
 _ARRIVED, _VALUES = 1, 2
 _NOT_STARTED: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
-_RETRY_DELAY: Final = 10_000_000  # nanoseconds before a message that a node returned before its start is retransmitted
-_MAX_VALUES: Final = 7  # maximum of 64-bit values in one message
+_RETRY_DELAY: Final = (
+    10_000_000  # ns until a message is retransmitted that was returned since its receiver had not started
+)
+_MAX_VALUES: Final = 7  # 64-bit values in one message
 
 
 async def serve_until(endpoint: Endpoint, condition: Callable[[], bool]) -> None:
@@ -31,7 +33,7 @@ async def serve_until(endpoint: Endpoint, condition: Callable[[], bool]) -> None
 
 
 class Collectives:
-    """Barriers and gathering of nodes 0 to size - 1. Construct it before the node has any other endpoint."""
+    """Barriers and gathering among nodes 0 to size - 1. Construct it before the node has any other endpoint."""
 
     def __init__(self, library: ActiveMessages, node: Node, size: int) -> None:
         self._node = node
@@ -43,7 +45,9 @@ class Collectives:
         self._mappings: dict[int, int] = {}
         self._endpoint = endpoint = library.allocate_bundle().allocate_endpoint()
         if endpoint.name.endpoint:
-            raise ValueError("this node already has endpoints: the first endpoint must be for barriers")
+            raise ValueError(
+                "this node already has endpoints: construct Collectives first, since barriers need endpoint 0"
+            )
         endpoint.tag = TAG
         endpoint.error_handler = self._on_returned
         endpoint.set_handler(_ARRIVED, lambda _, generation, distance: self._arrivals.add((generation, distance)))
@@ -56,21 +60,21 @@ class Collectives:
         while distance < self._size:
             key = (self._generation, distance)
             await self._send((self._node.rank + distance) % self._size, _ARRIVED, *key)
-            await self._until(lambda key=key: key in self._arrivals)  # type: ignore[misc]  # mypy on defaults of lambdas
+            await self._serve_until(lambda key=key: key in self._arrivals)  # type: ignore[misc]  # mypy on defaults of lambdas
             self._arrivals.discard(key)
             distance *= 2
 
     async def gather(self, values: Sequence[int]) -> list[tuple[int, ...]] | None:
-        """Return at node 0 the values of all nodes, by rank; None at other nodes. values: at most 7, from 0 to 2^64 - 1.
-        It acts as a barrier."""
+        """Return the values of all nodes, by rank, at node 0; None at other nodes. Includes a barrier. values: at most 7, each
+        from 0 to 2^64 - 1."""
         if len(values) > _MAX_VALUES:
-            raise ValueError(f"{len(values)} values: at most {_MAX_VALUES}")
+            raise ValueError(f"a node can contribute up to {_MAX_VALUES} values, got {len(values)}")
         if self._node.rank:
             words = [word for value in values for word in (value >> 32, value & 0xFFFF_FFFF)]
             await self._send(0, _VALUES, self._node.rank, *words)
             await self.barrier()
             return None
-        await self._until(lambda: len(self._values) == self._size - 1)
+        await self._serve_until(lambda: len(self._values) == self._size - 1)
         gathered, self._values = self._values, {}
         await self.barrier()
         return [tuple(values), *(gathered[rank] for rank in range(1, self._size))]
@@ -89,7 +93,7 @@ class Collectives:
             index = self._mappings[rank] = self._endpoint.map_any(EndpointName(rank, 0), TAG)
         await self._endpoint.request(index, handler, *words)
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _serve_until(self, condition: Callable[[], bool]) -> None:
         endpoint = self._endpoint
         while not condition():
             await endpoint.wait()

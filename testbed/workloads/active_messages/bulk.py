@@ -14,9 +14,9 @@ _DATA = 4
 
 
 class ActiveBulk(Native[ActiveMessages]):
-    """On active messages: bandwidth from node 0 to node 1 by bulk messages, as many in flight as there are credits.
+    """On active messages: bandwidth from node 0 to node 1 by bulk messages, with as many in flight as there are credits.
 
-    sizes: bytes of messages. count: messages of each size.
+    sizes: bytes of a message. count: number of messages of each size.
     """
 
     supports_restarts = False
@@ -37,9 +37,9 @@ class ActiveBulk(Native[ActiveMessages]):
             server = Server(library, 1)
             endpoint = server.endpoints[0]
             endpoint.segment = bytearray(window * max(self.sizes))
-            endpoint.set_handler(_DATA, _stored)
+            endpoint.set_handler(_DATA, _on_data)
             await collectives.barrier()
-            await server.until_stopped(endpoint, 1)
+            await server.serve_until_stopped(endpoint, 1)
             return
         endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
@@ -62,7 +62,7 @@ class ActiveBulk(Native[ActiveMessages]):
         await serve_until(endpoint, lambda: len(free_slots) == window)
 
 
-def _stored(token: Token, data: memoryview, slot: int, number: int) -> None:
+def _on_data(token: Token, data: memoryview, slot: int, number: int) -> None:
     if not data[0] == data[-1] == number & 0xFF:
         raise VerificationError(f"message {number} has arrived with changed data")
     token.reply(REPLY, slot)

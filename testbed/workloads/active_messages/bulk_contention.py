@@ -15,8 +15,8 @@ _DATA = 4
 
 
 class ActiveBulkContention(Native[ActiveMessages]):
-    """On active messages: N clients send bulk requests to one endpoint of node 0, as many as they have credits for:
-    aggregate and per-client bandwidth delivered.
+    """On active messages: aggregate and per-client bandwidth of N clients, which send bulk requests to one endpoint of node
+    0, as many as they have credits.
 
     clients: the values of N. size: bytes of a request's data. time: duration of each measurement, after a warm-up of a
     quarter of it.
@@ -35,7 +35,7 @@ class ActiveBulkContention(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> None:
         max_clients = max(self.clients)
         if max_clients >= len(node.names):
-            raise ValueError(f"{max_clients} clients and a server: there are {len(node.names)} nodes")
+            raise ValueError(f"{max_clients} clients and a server need {max_clients + 1} nodes, got {len(node.names)}")
         if node.rank > max_clients:
             return
         collectives = Collectives(library, node, max_clients + 1)
@@ -43,14 +43,14 @@ class ActiveBulkContention(Native[ActiveMessages]):
         server = None if node.rank else Server(library, 1)
         if server is not None:
             server.endpoints[0].segment = bytearray(max_clients * window * self.size)
-            server.endpoints[0].set_handler(_DATA, _stored)
+            server.endpoints[0].set_handler(_DATA, _on_data)
         client = _BulkClient(library, node, window, self.size) if node.rank else None
         for clients in self.clients:
             answered = 0
             await collectives.barrier()
             if server is not None:
                 endpoint = server.endpoints[0]
-                await server.until_stopped(endpoint, server.stopped[endpoint] + clients)
+                await server.serve_until_stopped(endpoint, server.stop_counts[endpoint] + clients)
             elif client is not None and node.rank <= clients:
                 answered = await client.keep_sending(self.time // 4, self.time)
             gathered = await collectives.gather((answered,))
@@ -68,47 +68,48 @@ class ActiveBulkContention(Native[ActiveMessages]):
 
 
 class _BulkClient:
-    """Client that sends to separate slots of the server's segment, one for each credit."""
+    """Client that sends to its own slots of the server's segment, one for each credit."""
 
     def __init__(self, library: ActiveMessages, node: Node, window: int, size: int) -> None:
         self._now = node.now
         self._size = size
         self._window = window
-        self._first = (node.rank - 1) * window  # of its slots
-        self._free = list(range(window))
-        self._measured_period = (0, 0)  # begin and end of the measurement
+        self._first_slot = (node.rank - 1) * window
+        self._free_slots = list(range(window))  # relative to `_first_slot`
+        self._measured_period = (0, 0)  # start and end of the measurement
         self._count = 0
         self._endpoint = endpoint = library.allocate_bundle().allocate_endpoint()
         endpoint.tag = TAG
-        endpoint.set_handler(REPLY, self._on_answered)
+        endpoint.set_handler(REPLY, self._on_reply)
         endpoint.map(0, EndpointName(0, 1), TAG)
 
     async def keep_sending(self, settle: int, time: int) -> int:
-        """Send as fast as possible; return the number of messages answered within `time` after `settle`, in
-        nanoseconds."""
+        """Send as fast as possible, then stop the server; return the number of messages answered within `time` after
+        `settle`, both in nanoseconds."""
         start_time = self._now() + settle
         self._measured_period, self._count = (start_time, start_time + time), 0
         number = 0
         while self._now() < start_time + time:
-            await serve_until(self._endpoint, lambda: bool(self._free))
-            slot, number = self._free.pop(), number + 1 & 0xFF
+            await serve_until(self._endpoint, lambda: bool(self._free_slots))
+            slot, number = self._free_slots.pop(), number + 1 & 0xFF
             data = bytes((number,)) * self._size
-            await self._endpoint.request_bulk(0, _DATA, data, (self._first + slot) * self._size, slot, number, 0, 0)
+            offset = (self._first_slot + slot) * self._size
+            await self._endpoint.request_bulk(0, _DATA, data, offset, slot, number, 0, 0)
         await self._drain()
-        await self._endpoint.request(0, STOP, self._free.pop(), 0, 0, 0)
+        await self._endpoint.request(0, STOP, self._free_slots.pop(), 0, 0, 0)
         await self._drain()
         return self._count
 
     async def _drain(self) -> None:
-        await serve_until(self._endpoint, lambda: len(self._free) == self._window)
+        await serve_until(self._endpoint, lambda: len(self._free_slots) == self._window)
 
-    def _on_answered(self, _: Token, slot: int, *rest: int) -> None:  # noqa: ARG002
-        self._free.append(slot)
+    def _on_reply(self, _: Token, slot: int, *rest: int) -> None:  # noqa: ARG002
+        self._free_slots.append(slot)
         if self._measured_period[0] <= self._now() < self._measured_period[1]:
             self._count += 1
 
 
-def _stored(token: Token, data: memoryview, slot: int, number: int, *rest: int) -> None:
+def _on_data(token: Token, data: memoryview, slot: int, number: int, *rest: int) -> None:
     if not data[0] == data[-1] == number:
         raise VerificationError(f"message {number} has arrived with changed data")
     token.reply(REPLY, slot, number, *rest)

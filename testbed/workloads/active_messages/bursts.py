@@ -18,11 +18,11 @@ from testbed.workloads.workload_settings import Duration
 
 
 class ActiveBursts(Native[ActiveMessages]):
-    """On AM-II's endpoints: N clients, each in a virtual network with one of N of node 0: how evenly each client is
-    served, in intervals of each length.
+    """On AM-II's endpoints: variation of the message rates of N clients over intervals of each length. Each client is in a
+    virtual network with its own endpoint of node 0.
 
-    networks: the values of N. intervals: lengths. time: duration of each measurement, after a warm-up of a quarter of it; a
-    multiple of each interval. switch: time of the host's core to switch to a thread.
+    networks: the values of N. intervals: lengths of the intervals. time: duration of each measurement, after a warm-up of a
+    quarter of it; a multiple of each interval. switch: time of the host's core to switch to a thread.
     """
 
     protocol = "am2"
@@ -43,7 +43,9 @@ class ActiveBursts(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> None:
         max_networks = max(self.networks)
         if max_networks >= len(node.names):
-            raise ValueError(f"{max_networks} clients and a server: there are {len(node.names)} nodes")
+            raise ValueError(
+                f"{max_networks} clients and a server need {max_networks + 1} nodes, got {len(node.names)}"
+            )
         if node.rank > max_networks:
             return
         collectives = Collectives(library, node, max_networks + 1)
@@ -77,28 +79,29 @@ class ActiveBursts(Native[ActiveMessages]):
 
 
 class _TimedClient(Client):
-    """Client that records the times of its replies. start_time: begin of the measurement."""
+    """Client that records the times at which replies arrive. start_time: start of the measurement."""
 
     def __init__(self, library: ActiveMessages, node: Node, server: EndpointName, window: int) -> None:
         self.answers: list[int] = []
         self.start_time = 0
         super().__init__(library, node, server, window)
 
-    def _on_answered(self, token: Token, number: int, *rest: int) -> None:
+    def _on_reply(self, token: Token, number: int, *rest: int) -> None:
         self.answers.append(self._now())
-        super()._on_answered(token, number, *rest)
+        super()._on_reply(token, number, *rest)
 
 
 def _moments(client: _TimedClient, interval: int, time: int) -> tuple[int, int, int]:
-    """Return the sum and the sum of squares of the replies per interval, and the number of intervals with replies."""
+    """Return the sum and the sum of squares of the numbers of replies per interval, and the number of intervals with
+    replies."""
     indices = ((answer - client.start_time) // interval for answer in client.answers)
     counts = Counter(index for index in indices if 0 <= index < time // interval)
     return sum(counts.values()), sum(count * count for count in counts.values()), len(counts)
 
 
 def _summary(moments: Sequence[tuple[int, ...]], interval: int, time: int) -> dict[str, float]:
-    """Return means over clients: rate, standard deviation of the rate over the intervals, and its share of the rate; the
-    share of the intervals with replies, and the rate in these intervals."""
+    """Return means over clients: the rate; its standard deviation over the intervals, absolute and as a share of the rate;
+    the share of the intervals with replies; and the rate in these intervals. moments: see `_moments`, by client."""
     intervals = time // interval
     means = [total / intervals for total, _, _ in moments]
     deviations = [

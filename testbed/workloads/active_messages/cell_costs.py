@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 from protocols.ssam.host import Library, Reply
@@ -17,10 +17,10 @@ _BATCH_TIME: Final = 1_000_000
 
 class CellCosts(Native[Library]):
     """On SSAM, between nodes 0 and 1: the core's time for each trap, system call and message, as in tables 1 to 3 of the
-    paper; the round trip and the stream of messages of `size` bytes.
+    paper; the round trip of messages of `size` bytes, and the rate of a stream of them.
 
-    count: round trips. cells: messages of the stream. In namespaces the times are this machine's, and include the time of
-    other processes.
+    count: number of round trips. cells: number of messages of the stream. In namespaces the times are those of the present
+    machine, and include the time of other processes.
     """
 
     protocol = "ssam"
@@ -39,12 +39,12 @@ class CellCosts(Native[Library]):
             return
         exchange = _Exchange(library, node)
         if node.rank:
-            await exchange.until_received(1)
+            await exchange.wait_for_requests(1)
             await exchange.serve_batches()
-            await exchange.until_ended()
+            await exchange.wait_for_end()
             return
         await exchange.trip(b"")
-        await exchange.ask_batches()
+        await exchange.send_batches()
         for measure, elapsed in self._traps(library, node):
             node.row(measure=measure, ns=elapsed)
         trips = [await exchange.trip(bytes(self.size)) for _ in range(self.count)]
@@ -55,36 +55,38 @@ class CellCosts(Native[Library]):
         await exchange.settle()
 
     def _traps(self, library: Library, node: Node) -> list[tuple[str, int]]:
-        """Measure the traps and the system calls, by cells without a message, which the kernel discards."""
+        """Measure the traps and the system calls with cells that contain no message, which the kernel discards. Return
+        nanoseconds by measure."""
         process, now = library.process, node.now
         local, peer = process.connect(node.rank), process.connect(1 - node.rank)
 
-        def timed(work: Callable[[], object]) -> int:
+        def elapsed(work: Callable[[], object]) -> int:
             start_time = now()
             work()
             return now() - start_time
 
-        def read(cells: int) -> int:
+        def time_read(cells: int) -> int:
             for _ in range(cells):
                 process.write(local, CONTROL_SLOT)
-            return timed(process.read)
+            return elapsed(process.read)
 
-        first, batch = read(1), read(BATCH)
+        single, batch = time_read(1), time_read(BATCH)
         process.write(local, CONTROL_SLOT)
         return [
-            ("write trap", timed(lambda: process.write(peer, CONTROL_SLOT))),
-            ("write call", timed(lambda: process.call_write(peer, CONTROL_SLOT))),
-            ("read call, 1 cell", timed(process.call_read)),
-            ("read call, 0 cells", timed(process.call_read)),
-            ("read trap, 1 cell", first),
-            ("read trap, each further cell", (batch - first) // (BATCH - 1)),
-            ("write-read trap, 0 cells", timed(lambda: process.write_read(peer, CONTROL_SLOT))),
-            ("write-read trap, 1 cell", timed(lambda: process.write_read(local, CONTROL_SLOT))),
+            ("write trap", elapsed(lambda: process.write(peer, CONTROL_SLOT))),
+            ("write call", elapsed(lambda: process.call_write(peer, CONTROL_SLOT))),
+            ("read call, 1 cell", elapsed(process.call_read)),
+            ("read call, 0 cells", elapsed(process.call_read)),
+            ("read trap, 1 cell", single),
+            ("read trap, each further cell", (batch - single) // (BATCH - 1)),
+            ("write-read trap, 0 cells", elapsed(lambda: process.write_read(peer, CONTROL_SLOT))),
+            ("write-read trap, 1 cell", elapsed(lambda: process.write_read(local, CONTROL_SLOT))),
         ]
 
 
 class _Exchange:
-    """Messages between two nodes. reply_count, request_count: numbers of received replies and requests."""
+    """One node's side of the messages between two nodes. reply_count, request_count: numbers of received replies and
+    requests."""
 
     def __init__(self, library: Library, node: Node) -> None:
         self._library = library
@@ -95,8 +97,8 @@ class _Exchange:
         self.request_count = 0
         library.set_handler(_REQUEST, self._on_request)
         library.set_handler(_REPLY, self._on_reply)
-        library.set_handler(_COUNT, self._count)
-        library.set_handler(_END, self._end)
+        library.set_handler(_COUNT, self._on_count)
+        library.set_handler(_END, self._on_end)
 
     def _on_request(self, _: int, data: bytes) -> Reply:
         self.request_count += 1
@@ -105,17 +107,17 @@ class _Exchange:
     def _on_reply(self, _: int, data: bytes) -> None:  # noqa: ARG002
         self.reply_count += 1
 
-    def _count(self, _: int, data: bytes) -> None:  # noqa: ARG002
+    def _on_count(self, _: int, data: bytes) -> None:  # noqa: ARG002
         self.request_count += 1
 
-    def _end(self, _: int, data: bytes) -> None:  # noqa: ARG002
+    def _on_end(self, _: int, data: bytes) -> None:  # noqa: ARG002
         self._has_ended = True
 
-    async def until_received(self, count: int) -> None:
+    async def wait_for_requests(self, count: int) -> None:
         while self.request_count < count:
             await self._library.poll()
 
-    async def until_ended(self) -> None:
+    async def wait_for_end(self) -> None:
         while not self._has_ended:
             await self._library.poll()
 
@@ -125,7 +127,7 @@ class _Exchange:
             await self._library.poll()
 
     async def trip(self, data: bytes) -> int:
-        """Send a request and await its reply; return the time."""
+        """Send a request and await its reply; return the nanoseconds."""
         start_time, before = self._node.now(), self.reply_count
         await self._library.request(self._peer, _REQUEST, data)
         while self.reply_count == before:
@@ -133,16 +135,18 @@ class _Exchange:
         return self._node.now() - start_time
 
     async def stream(self, count: int, data: bytes) -> int:
-        """Send requests without a reply as fast as the window permits; return the time until all are acknowledged."""
+        """Send requests without a reply as fast as the window permits; return the nanoseconds until all are
+        acknowledged."""
         start_time = self._node.now()
         for _ in range(count):
             await self._library.request(self._peer, _COUNT, data)
         await self.settle()
         return self._node.now() - start_time
 
-    async def ask_batches(self) -> None:
-        """Send a batch of requests with acknowledgements, and a batch with replies; measure the costs of both."""
-        for handler, answer in ((_COUNT, "handle acknowledgement"), (_REQUEST, "handle reply")):
+    async def send_batches(self) -> None:
+        """Send a batch of requests that are acknowledged, and a batch of requests with replies; measure the costs of
+        sending, and of handling the answers."""
+        for handler, measure in ((_COUNT, "handle acknowledgement"), (_REQUEST, "handle reply")):
             start_time = self._node.now()
             for _ in range(BATCH):
                 await self._library.request(self._peer, handler)
@@ -150,7 +154,7 @@ class _Exchange:
             await self._node.sleep(2 * _BATCH_TIME)
             if handler == _COUNT:
                 self._node.row(measure="send request", ns=sent // BATCH)
-            self._node.row(measure=answer, ns=await self._per_message(self._library.poll))
+            self._node.row(measure=measure, ns=await self._poll_time())
             await self._node.sleep(_BATCH_TIME // 2)
 
     async def serve_batches(self) -> None:
@@ -158,7 +162,7 @@ class _Exchange:
         library, node = self._library, self._node
         for measure in ("handle request, acknowledge", "handle request, reply"):
             await node.sleep(_BATCH_TIME)
-            elapsed = await self._per_message(library.poll)
+            elapsed = await self._poll_time()
             node.row(measure=measure, ns=elapsed)
             if "reply" not in measure:
                 start_time = node.now()
@@ -167,7 +171,8 @@ class _Exchange:
                 library.process.read()
             await node.sleep(_BATCH_TIME * 3 // 2)
 
-    async def _per_message(self, poll: Callable[[], Awaitable[int]]) -> int:
+    async def _poll_time(self) -> int:
+        """Poll once; return the nanoseconds per message handled."""
         start_time = self._node.now()
-        handled = await poll()
+        handled = await self._library.poll()
         return (self._node.now() - start_time) // max(handled, 1)

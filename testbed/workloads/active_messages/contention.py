@@ -1,4 +1,4 @@
-"""Contention within one virtual network, as in the paper: N clients of one endpoint, as fast as possible."""
+"""Contention within one virtual network, as in the paper: N clients send requests to one endpoint as fast as possible."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from testbed.workloads.workload_settings import Duration
 
 
 class ActiveContention(Native[ActiveMessages]):
-    """On active messages: N clients of one endpoint of node 0: aggregate and per-client rate with all their credits, and the
-    round trip of clients with one request in flight each.
+    """On active messages: aggregate and per-client rate of N clients of one endpoint of node 0 that use all their credits,
+    and the round trip of clients with one request in flight each.
 
     clients: the values of N. time: duration of each measurement, after a warm-up of a quarter of it.
     """
@@ -30,13 +30,13 @@ class ActiveContention(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> None:
         max_clients = max(self.clients)
         if max_clients >= len(node.names):
-            raise ValueError(f"{max_clients} clients and a server: there are {len(node.names)} nodes")
+            raise ValueError(f"{max_clients} clients and a server need {max_clients + 1} nodes, got {len(node.names)}")
         if node.rank > max_clients:
             return
         collectives = Collectives(library, node, max_clients + 1)
         server = None if node.rank else Server(library, 1)
         window = library.window
-        client_by_turn = [
+        clients_by_turn = [
             Client(library, node, EndpointName(0, 1), client_window) for client_window in (window, 1) if node.rank
         ]
         for clients in self.clients:
@@ -46,16 +46,16 @@ class ActiveContention(Native[ActiveMessages]):
                 await collectives.barrier()
                 if server is not None:
                     endpoint = server.endpoints[0]
-                    await server.until_stopped(endpoint, server.stopped[endpoint] + clients)
+                    await server.serve_until_stopped(endpoint, server.stop_counts[endpoint] + clients)
                 elif node.rank <= clients:
-                    await client_by_turn[turn].stream(self.time // 4, self.time)
-                    trips = client_by_turn[turn].trips
+                    await clients_by_turn[turn].stream(self.time // 4, self.time)
+                    trips = clients_by_turn[turn].trips
                     summary = quantiles(trips)
                     client_values = (len(trips), sum(trips), summary.get("p50_ns", 0), max(trips, default=0))
                 gathered.append(await collectives.gather(client_values) or [])
             if node.rank:
                 continue
-            full, single = (client_window[1 : clients + 1] for client_window in gathered)
+            full, single = (values_by_rank[1 : clients + 1] for values_by_rank in gathered)
             rates = [1e9 * count / self.time for count, *_ in full]
             node.row(
                 clients=clients,

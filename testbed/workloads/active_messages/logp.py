@@ -13,12 +13,11 @@ from testbed.workloads.quantiles import quantiles
 
 
 class ActiveLogP(Native[ActiveMessages]):
-    """On active messages: requests of four words and their replies between nodes 0 and 1: round trip, o_s, o_r, g and
-    L.
+    """On active messages: round trip, o_s, o_r, g and L of requests of four words and their replies, between nodes 0 and 1.
 
     o_r is the rest of the host core's time, and L the rest of half the round trip; in namespaces both include the firmware,
-    which runs on the same core. count: round trips. burst: requests sent back to back; the gap is the additional time of
-    each. rounds: bursts.
+    which runs on the same core. count: number of round trips. burst: number of requests sent back to back; g is the
+    additional time of each after the first. rounds: number of bursts.
     """
 
     supports_restarts = False
@@ -38,7 +37,7 @@ class ActiveLogP(Native[ActiveMessages]):
         if node.rank:
             server = Server(library, 1)
             await collectives.barrier()
-            await server.until_stopped(server.endpoints[0], 1)
+            await server.serve_until_stopped(server.endpoints[0], 1)
             return
         client = Client(library, node, EndpointName(1, 1), library.window)
         await collectives.barrier()

@@ -19,16 +19,17 @@ from testbed.workloads.workload_settings import Duration
 Threads = Literal["both", "one", "each"]
 
 _FAULTS: Final = (Residence.FAULTING, Residence.LOADING)
-_POLL_INTERVAL: Final = 20_000  # polling interval of a suspended thread, nanoseconds
+_POLL_INTERVAL: Final = 20_000  # ns between checks of whether a suspended thread may continue
 
 
 class ActiveNetworks(Native[ActiveMessages]):
-    """On AM-II's endpoints: N clients, each in a virtual network with one of N of node 0: aggregate and per-client
-    rates.
+    """On AM-II's endpoints: aggregate and per-client rates of N clients, each in a virtual network with its own endpoint of
+    node 0.
 
-    one: the server is a single thread, which polls its endpoints in turn; it is suspended while an endpoint is loaded into
-    the NIC. each: a thread for each endpoint, which sleeps until a message arrives. switch: time of the host's core to
-    switch to a thread. networks: the values of N. time: duration of each measurement, after a warm-up of a quarter of it.
+    threads: one: the server is a single thread, which polls its endpoints in turn, and is suspended while an endpoint is
+    loaded into the NIC; each: the server has a thread for each endpoint, which sleeps until a message arrives. switch: time
+    of the host's core to switch to a thread. networks: the values of N. time: duration of each measurement, after a warm-up
+    of a quarter of it.
     """
 
     protocol = "am2"
@@ -46,11 +47,13 @@ class ActiveNetworks(Native[ActiveMessages]):
     async def program(self, library: ActiveMessages, node: Node) -> None:
         max_networks = max(self.networks)
         if max_networks >= len(node.names):
-            raise ValueError(f"{max_networks} clients and a server: there are {len(node.names)} nodes")
+            raise ValueError(
+                f"{max_networks} clients and a server need {max_networks + 1} nodes, got {len(node.names)}"
+            )
         if node.rank > max_networks:
             return
         collectives = Collectives(library, node, max_networks + 1)
-        serving = None if node.rank else Server(library, max_networks)
+        server = None if node.rank else Server(library, max_networks)
         window = library.settings.credits
         client = Client(library, node, EndpointName(0, node.rank), window) if node.rank else None
         for threads in ("one", "each") if self.threads == "both" else (self.threads,):
@@ -58,21 +61,21 @@ class ActiveNetworks(Native[ActiveMessages]):
                 answered = 0
                 await collectives.barrier()
                 faults_before = library.driver.faults
-                if serving is not None:
-                    endpoints_served = [
-                        library.endpoint(endpoint.name.endpoint) for endpoint in serving.endpoints[:count]
+                if server is not None:
+                    served_endpoints = [
+                        library.endpoint(endpoint.name.endpoint) for endpoint in server.endpoints[:count]
                     ]
                     if threads == "one":
-                        await self._in_turn(serving, endpoints_served, node)
+                        await self._in_turn(server, served_endpoints, node)
                     else:
-                        await self._in_threads(serving, endpoints_served, node)
+                        await self._in_threads(server, served_endpoints, node)
                 elif client is not None and node.rank <= count:
                     await client.stream(self.time // 4, self.time)
                     answered = len(client.trips)
                 faults = library.driver.faults - faults_before
                 gathered = await collectives.gather((answered,))
                 if gathered is not None:
-                    rates = [1e9 * message_rate / self.time for (message_rate,) in gathered[1 : count + 1]]
+                    rates = [1e9 * messages / self.time for (messages,) in gathered[1 : count + 1]]
                     node.row(
                         threads=threads,
                         networks=count,
@@ -84,24 +87,24 @@ class ActiveNetworks(Native[ActiveMessages]):
                         faults=faults,
                     )
 
-    async def _in_turn(self, serving: Server, endpoints: Sequence[Endpoint], node: Node) -> None:
+    async def _in_turn(self, server: Server, endpoints: Sequence[Endpoint], node: Node) -> None:
         state = endpoints[0].library.driver.state
-        goals = {endpoint: serving.stopped[endpoint] + 1 for endpoint in endpoints}
-        while any(serving.stopped[endpoint] < goal for endpoint, goal in goals.items()):
+        goals = {endpoint: server.stop_counts[endpoint] + 1 for endpoint in endpoints}
+        while any(server.stop_counts[endpoint] < goal for endpoint, goal in goals.items()):
             handled = 0
             for endpoint in endpoints:
-                while any(state(endpoints_served) in _FAULTS for endpoints_served in endpoints):
+                while any(state(served) in _FAULTS for served in endpoints):
                     await node.sleep(_POLL_INTERVAL)
                 if not endpoint.is_empty:
-                    await endpoint.wait()  # until it is in the NIC
+                    await endpoint.wait()  # until the endpoint is in the NIC
                     handled += await endpoint.poll()
             if not handled:
-                await serving.bundle.wait()
+                await server.bundle.wait()
 
-    async def _in_threads(self, serving: Server, endpoints: Sequence[Endpoint], node: Node) -> None:
+    async def _in_threads(self, server: Server, endpoints: Sequence[Endpoint], node: Node) -> None:
         threads = [
             node.spawn(
-                serve_in_thread(serving, endpoint, node, self.switch), f"thread of endpoint {endpoint.name.endpoint}"
+                serve_in_thread(server, endpoint, node, self.switch), f"thread of endpoint {endpoint.name.endpoint}"
             )
             for endpoint in endpoints
         ]
@@ -109,12 +112,12 @@ class ActiveNetworks(Native[ActiveMessages]):
             await thread
 
 
-async def serve_in_thread(serving: Server, endpoint: Endpoint, node: Node, switch: int) -> None:
-    """Serve an endpoint in a separate thread until a client has stopped it: "A server thread waits on a binary semaphore
-    posted upon message arrival". It disables arrival events, processes a batch of requests, and re-enables the events.
-    switch: nanoseconds of the host's core to switch to the thread."""
-    goal = serving.stopped[endpoint] + 1
-    while serving.stopped[endpoint] < goal:
+async def serve_in_thread(server: Server, endpoint: Endpoint, node: Node, switch: int) -> None:
+    """Serve an endpoint in a separate thread until a client has stopped it. The paper: "A server thread waits on a binary
+    semaphore posted upon message arrival". The thread disables arrival events, processes a batch of requests, and re-enables
+    the events. switch: nanoseconds of the host's core to switch to the thread."""
+    goal = server.stop_counts[endpoint] + 1
+    while server.stop_counts[endpoint] < goal:
         await endpoint.wait()
         endpoint.event_mask = Events.NONE
         if switch:

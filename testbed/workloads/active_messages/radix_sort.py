@@ -14,19 +14,19 @@ from testbed.workloads.form import Native, Node, VerificationError
 
 _TYPE: Final = "I"
 _WIDTH: Final = array(_TYPE).itemsize
-_DIGITS: Final = 4  # of a key
+_DIGITS: Final = 4  # digits of a key
 _BASE: Final = 256
 _COUNTS: Final = _BASE * _WIDTH
 _SUMS: Final = 5  # words of a node's checksums
-_RETRY_DELAY: Final = 10_000_000
+_RETRY_DELAY: Final = 10_000_000  # nanoseconds
 
 
 class RadixSort(Native[ActiveMessages]):
-    """On active messages: Split-C sorts random 32-bit keys that are distributed over all nodes: for each of four digits a
-    local sort, and a permutation that stores every key at its position.
+    """On active messages: parallel radix sort in Split-C of random 32-bit keys that are distributed over all nodes. For each
+    of four digits, every node sorts its keys and stores each at its position.
 
     Verified: every node's keys are in order, no key is below the last key of the previous node, no key is lost or new.
-    keys: keys of each node.
+    keys: number of keys of each node.
     """
 
     supports_restarts = False
@@ -42,8 +42,8 @@ class RadixSort(Native[ActiveMessages]):
 
 
 class _Sorting:
-    """One node's part. Its memory has two areas of keys, between which the permutations alternate, the digit counts of all
-    nodes, and the checksums of all nodes."""
+    """The program of one node. Its memory contains two areas of keys, between which the permutations alternate, the digit
+    counts of all nodes, and the checksums of all nodes."""
 
     def __init__(self, library: ActiveMessages, node: Node, keys: int) -> None:
         self._node = node
@@ -86,14 +86,14 @@ class _Sorting:
             position = positions[value]
             while run:
                 node, first = divmod(position, self._keys)
-                part = run[: min(len(run), self._keys - first, max(1, space.max_medium // _WIDTH))]
-                await space.store(GlobalAddress(node, area + first * _WIDTH), part.tobytes())
-                run, position, stores = run[len(part) :], position + len(part), stores + 1
+                chunk = run[: min(len(run), self._keys - first, max(1, space.max_medium // _WIDTH))]
+                await space.store(GlobalAddress(node, area + first * _WIDTH), chunk.tobytes())
+                run, position, stores = run[len(chunk) :], position + len(chunk), stores + 1
         await space.all_store_sync()
         return array(_TYPE, bytes(space.memory[area : area + self._keys * _WIDTH])), stores
 
     def _first_positions(self) -> list[int]:
-        """Return for each value of the digit the position of this node's first key among the keys of all nodes."""
+        """Return, for each value of the digit, the position of this node's first key among the keys of all nodes."""
         table = array(_TYPE, bytes(self._space.memory[self._counts : self._sums]))
         rows = [table[row * _BASE : (row + 1) * _BASE] for row in range(self._nodes)]
         totals = [sum(column) for column in zip(*rows, strict=True)]
@@ -126,5 +126,5 @@ class _Sorting:
 
 
 def _checksum(keys: array[int]) -> int:
-    """Return a checksum that detects changes of keys that do not change their sum."""
+    """Return a checksum that also detects changes of keys that leave their sum unchanged."""
     return sum(key * key % 2_147_483_647 for key in keys)

@@ -1,4 +1,4 @@
-"""Random requests between all endpoints of all nodes, verified: each is handled exactly once, or returned."""
+"""Random requests between all endpoints of all nodes, which verify that each request is handled exactly once, or returned."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from testbed.workloads.workload_settings import Duration, MessageSize
 
 _WORDS, _DATA, _ANSWER, _ANSWER_DATA, _DONE = range(1, 6)
 _NOT_STARTED: Final = (Status.BAD_ENDPOINT, Status.BAD_TAG)
-_POLL_INTERVAL: Final = 5_000_000  # polling interval for the end, and delay of a retransmission, nanoseconds
+_POLL_INTERVAL: Final = 5_000_000  # ns between checks for the end and for requests to retransmit
 _MAX_WORDS: Final = 11
-"""Maximum of argument words besides the serial."""
+"""Maximum number of argument words besides the serial."""
 _SERIAL: Final = ("rank", "starts", "number")
 
 Serial = tuple[int, int, int]
-"""Identifier of a request in its arguments: the sender's rank, the number of its program's starts, and a number."""
+"""Identifier of a request in its arguments: the sender's rank, how often its program has been started, and a number."""
 
 
 class RandomRequests(Native[ActiveMessages]):
-    """On active messages: random requests of all kinds from each endpoint to endpoints of other nodes, verified:
+    """On active messages: random requests of all kinds from each endpoint to endpoints of other nodes, each of which must be
     handled exactly once, or returned.
 
-    requests: requests of each node. endpoints: endpoints of each node. largest: bytes of data; data that does not fit a
-    medium message is a bulk message. freed: endpoints that a node frees half-way; later requests to them are returned. over:
-    the time over which a node's requests are spread; 0: as fast as possible. patience: after this time without a message a
-    node abandons its requests, and does not wait for nodes that have not reported their end. Requests for an unreachable
-    node are sent to other nodes, until it has sent a message.
+    requests: number of requests of each node. endpoints: number of endpoints of each node. largest: maximum bytes of data;
+    data that does not fit a medium message is sent as a bulk message. freed: number of endpoints that a node frees half-way;
+    later requests to them are returned. over: time over which a node's requests are spread; 0: as fast as possible.
+    patience: after this time without a message a node abandons its requests, and does not wait for nodes that have not
+    reported their end. Requests for an unreachable node are sent to other nodes, until it has sent a message.
     """
 
     checked = True
@@ -84,7 +84,7 @@ class _Program:
         self._mappings: dict[tuple[int, EndpointName], int] = {}
         self._started: set[int] = set()  # nodes that have answered
         self._done: set[int] = set()  # nodes that have reported their end
-        self._unreachable: set[int] = set()  # unreachable nodes, from which no message has arrived since
+        self._unreachable: set[int] = set()  # nodes that were unreachable, and from which no message has arrived since
         self._last_arrival = node.now()
         self._is_over = False
         self._bundle = library.allocate_bundle()
@@ -135,7 +135,7 @@ class _Program:
         return self._node.now() - self._last_arrival > self._workload.patience
 
     def _is_acknowledged(self, first: Endpoint) -> bool:
-        """Whether all reachable nodes have acknowledged this node's end."""
+        """Whether all reachable nodes have acknowledged this node's end, which `first` has sent."""
         return all(
             first.credits(mapping) == self._window or name.node in self._unreachable
             for (endpoint, name), mapping in self._mappings.items()
@@ -148,7 +148,8 @@ class _Program:
             await self._bundle.poll()
 
     async def _watch(self) -> None:
-        """Retransmit requests that were returned by nodes before their start; abandon requests after a long silence."""
+        """Retransmit requests that were returned because their receiver had not started; abandon requests after
+        `patience`."""
         while not self._is_over:
             await self._node.sleep(_POLL_INTERVAL)
             retransmissions, self._retransmissions = self._retransmissions, []
@@ -164,7 +165,7 @@ class _Program:
                 if abandoned:
                     self._last_arrival = self._node.now()
 
-    # Requests.
+    # Requests
 
     async def _send(self, number: int, endpoint: Endpoint, start_time: int) -> None:
         """Send an endpoint's share of the requests."""
@@ -189,7 +190,7 @@ class _Program:
             await self._request(endpoint, EndpointName(rank, rng.randrange(workload.endpoints)), rng)
 
     def _free(self, endpoint: Endpoint) -> None:
-        """Free an endpoint, and give up its pending requests."""
+        """Free an endpoint. Its pending requests count as given up."""
         endpoint.free()
         for number, request in list(self._pending.items()):
             if request.endpoint is endpoint:
@@ -227,22 +228,22 @@ class _Program:
             self._slots[key] = list(range(first, first + self._window))
         return self._mappings[key]
 
-    # Handlers.
+    # Handlers
 
     def _on_words(self, token: Token, *words: int) -> None:
-        rank, starts, number = self._take(words)
+        rank, starts, number = self._record_handled(words)
         token.reply(_ANSWER, rank, starts, number)
 
     def _on_data(self, token: Token, data: memoryview, *words: int) -> None:
-        rank, starts, number = self._take(words)
+        rank, starts, number = self._record_handled(words)
         self._contents.check(number, data, f"from rank {rank}")
         if number % 3 or len(data) > self._room:
             token.reply(_ANSWER, rank, starts, number)
         else:
             token.reply_medium(_ANSWER_DATA, data, rank, starts, number)
 
-    def _take(self, words: tuple[int, ...]) -> Serial:
-        """Record a handled request."""
+    def _record_handled(self, words: tuple[int, ...]) -> Serial:
+        """Record a handled request; return its serial."""
         self._last_arrival = self._node.now()
         rank, starts, number = words[:3]
         self._unreachable.discard(rank)
@@ -287,7 +288,6 @@ class _Program:
             self._retransmissions.append((endpoint, returned.destination))
         else:
             self.counts["returned"] += 1
-            if (
-                request.slot >= 0 and node not in self._unreachable
-            ):  # an undelivered message may still write to the slot
+            # An undelivered message to an unreachable node may still write to the slot.
+            if request.slot >= 0 and node not in self._unreachable:
                 self._slots[request.endpoint.name.endpoint, request.destination].append(request.slot)

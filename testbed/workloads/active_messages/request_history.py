@@ -17,12 +17,12 @@ A `RequestHistory` observes the host library of a native workload and records th
     {"clock_ns": 71, "what": "freed", "n": 0, "endpoint": 1}
     {"clock_ns": 90, "what": "end", "n": 0, "unhandled": [[0, 2, 1]]}
 
-n is the sender's number of the request. endpoint is this node's. peer and peer_endpoint are the remote side: in "request",
-"replied" and "returned" the destination of the request, in all other events its sender. life is a NIC's incarnation: in
-"begin" that of this node's NIC, otherwise that of the request's sender. A reply with handler 0 is made by the library. bytes
-is the size of the arguments, four each, and the data; the digest is of handler, arguments and data. "end": the program has
-ended, with or without an error. unhandled: for each endpoint, the numbers of requests, and of replies and returned messages,
-that arrived and were not handled.
+n is the sender's number of the request. endpoint is an endpoint of this node. peer and peer_endpoint are the remote side: in
+"request", "replied" and "returned" the destination of the request, in all other events the request's sender. life is a NIC's
+incarnation: in "begin" that of this node's NIC, otherwise that of the request's sender. A reply with handler 0 is made by the
+library. bytes is the size of the arguments, four bytes each, and of the data; digest is the digest of handler, arguments and
+data. "end": the program has ended, with or without an error. unhandled has, for each endpoint, its number, and the numbers of
+requests, and of replies and returned messages, that arrived and were not handled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from protocols.active_messages.endpoint_names import MessageContent, RequestName
 from protocols.active_messages.observer import Observable
-from testbed.workloads.history import Tell, digest
+from testbed.workloads.history import EventWriter, digest
 
 REQUEST, HANDLED, REPLY, REPLIED = "request", "handled", "reply", "replied"
 RETURNED, REPLY_RETURNED, FREED, BEGIN, END = "returned", "reply returned", "freed", "begin", "end"
@@ -56,7 +56,7 @@ _NUMBER: Final = (int, "whole number")
 
 
 def check_request_event(event: Mapping[str, Any]) -> None:
-    """Raise ValueError if it is not an event of a `RequestHistory`."""
+    """Raise ValueError if a document is not an event of a `RequestHistory`."""
     what = event.get("what")
     if not isinstance(what, str) or what not in _KEYS_OF:
         raise ValueError(f"what is {str(what)[:20]!r}, none of the events of active messages")
@@ -65,17 +65,18 @@ def check_request_event(event: Mapping[str, Any]) -> None:
             raise ValueError(f"{what!r} has no {key}")
         kind, name = _KINDS.get(key, _NUMBER)
         if type(event[key]) is not kind:
-            raise ValueError(f"{key} of {what!r} is no {name}")
+            raise ValueError(f"{key} of {what!r} is not a {name}")
 
 
 class RequestHistory:
     """Observer of one program's active messages. Implements `protocols.active_messages.observer.Observer`."""
 
-    def __init__(self, library: Observable, clock: Callable[[], int], tell: Tell) -> None:
-        """library: library of the program, which has not begun. clock: returns nanoseconds. tell: called with each event."""
+    def __init__(self, library: Observable, clock: Callable[[], int], write: EventWriter) -> None:
+        """library: host library of a program that has not begun. clock: returns nanoseconds. write: called with each
+        event."""
         self._library = library
         self._clock = clock
-        self._tell = tell
+        self._write = write
         self._record(BEGIN, 0, life=library.life)
         library.observer = self
 
@@ -105,8 +106,8 @@ class RequestHistory:
     def endpoint_freed(self, endpoint: int) -> None:
         self._record(FREED, 0, endpoint=endpoint)
 
-    def _record(self, what: str, number: int, **facts: object) -> None:
-        self._tell({"clock_ns": self._clock(), "what": what, "n": number, **facts})
+    def _record(self, what: str, number: int, **fields: object) -> None:
+        self._write({"clock_ns": self._clock(), "what": what, "n": number, **fields})
 
 
 def _peer(endpoint: int, peer: tuple[int, int]) -> Mapping[str, object]:

@@ -11,15 +11,15 @@ from testbed.workloads.form import Native, Node, VerificationError
 from testbed.workloads.quantiles import quantiles
 from testbed.workloads.workload_settings import MessageSizes
 
-_RETRY_DELAY = 10_000_000
+_RETRY_DELAY = 10_000_000  # nanoseconds
 
 
 class SplitCLogP(Native[ActiveMessages]):
-    """On active messages: Split-C between nodes 0 and 1: a remote read (round trip), a one-way store (half of a store in
-    both directions), a split-phase write, and the bandwidth of bulk writes and reads.
+    """On active messages: times of Split-C's accesses between nodes 0 and 1: a remote read (round trip), a one-way store
+    (half of a store in both directions), a split-phase write; and the bandwidth of bulk writes and reads.
 
-    size: bytes of a read, store and write. count: number of each. bulk: bytes of bulk accesses. repeats: number of bulk
-    accesses.
+    size: bytes of a read, store and write. count: number of each. bulk: bytes of a bulk access. repeats: number of bulk
+    accesses of each size.
     """
 
     supports_restarts = False
@@ -39,13 +39,13 @@ class SplitCLogP(Native[ActiveMessages]):
         space.memory[:max_size] = bytes(number & 0xFF for number in range(max_size))
         await space.barrier()
         if node.rank == 0:
-            await self._ask(space, node, max_size)
+            await self._read_and_write(space, node, max_size)
         await space.barrier()
         if node.rank < 2:
-            await self._exchange(space, node, max_size)
+            await self._store(space, node, max_size)
         await space.barrier()
 
-    async def _ask(self, space: SplitC, node: Node, max_size: int) -> None:
+    async def _read_and_write(self, space: SplitC, node: Node, max_size: int) -> None:
         remote, data = GlobalAddress(1, 0), bytes(space.memory[: self.size])
         reads, writes = [], []
         for _ in range(self.count):
@@ -78,8 +78,8 @@ class SplitCLogP(Native[ActiveMessages]):
                 rate = 8e9 * size * self.repeats / max(1, time)
                 node.row(measure=measure, size_bytes=size, count=self.repeats, bandwidth_bit_s=rate)
 
-    async def _exchange(self, space: SplitC, node: Node, max_size: int) -> None:
-        """Store alternately in both directions."""
+    async def _store(self, space: SplitC, node: Node, max_size: int) -> None:
+        """Measure stores, alternately in both directions."""
         times, data = [], bytes(space.memory[: self.size])
         for _ in range(self.count):
             start_time = node.now()

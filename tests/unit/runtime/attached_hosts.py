@@ -8,7 +8,7 @@ import socket
 from protocols.core.split_memory import SplitDriver
 from testbed.kernel.filesystem import make_sealed
 from testbed.runtime.shared.functions import AttachedHost
-from testbed.runtime.shared.region import Layout, Region
+from testbed.runtime.shared.region import Region, RegionLayout
 
 TAIL, HEAD, ASLEEP = 0, 16, 32
 """Indexes of the control words of a ring."""
@@ -24,7 +24,7 @@ class NullWire:
 def attached_host(split_driver: SplitDriver, heap: int, entries: int = 0) -> AttachedHost:
     """Return an attachment with a heap of `heap` bytes. entries: of each ring; 0: as many as the driver has in flight."""
     entries = entries or 1 << (split_driver.max_in_flight - 1).bit_length()
-    layout = Layout(entries, split_driver.descriptors, heap)
+    layout = RegionLayout(entries, split_driver.descriptors, heap)
     memory = make_sealed("test", layout.size)
     region = Region(memory, layout)
     os.close(memory)

@@ -19,7 +19,7 @@ from testbed.kernel.packet_socket import Arena
 from testbed.runtime.relay import relay_network
 from testbed.runtime.relay.forwarded_link import LinkOptions
 from testbed.runtime.relay.orders import RelayedDirection, RelayedLink
-from testbed.runtime.relay.relay_network import Driver, ModelledLink
+from testbed.runtime.relay.relay_network import ModelledLink, NetworkDriver
 from testbed.spec.layout import Impairment
 
 pytestmark = pytest.mark.requires("interpreted")
@@ -108,7 +108,7 @@ class Pair:
     def __init__(self, impairment: Impairment | None = None) -> None:
         self.clock = Clock()
         self.loop = cast("Loop", self.clock)
-        self.driver = Driver(self.loop, Network(Settings()))
+        self.driver = NetworkDriver(self.loop, Network(Settings()))
         relayed = RelayedDirection(impairment or Impairment())
         self.links = [
             self.forward(

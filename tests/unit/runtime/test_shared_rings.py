@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from testbed.kernel.children import fork
 from testbed.kernel.filesystem import make_sealed
 from testbed.kernel.processes import wait_for_end
-from testbed.runtime.shared.region import Layout, Region
+from testbed.runtime.shared.region import Region, RegionLayout
 from testbed.runtime.shared.rings import ProtocolViolationError, Reader, Writer
 from tests.unit.runtime.attached_hosts import ASLEEP, HEAD, TAIL
 
 LONG = bool(os.environ.get("TESTBED_LONG"))
 TIMEOUT = 60.0  # s
 
-LAYOUT = Layout(entries=8, descriptors=100, heap=5_000)
+LAYOUT = RegionLayout(entries=8, descriptors=100, heap=5_000)
 
 
 def region() -> Region:
@@ -145,7 +145,7 @@ def test_the_size_of_sealed_memory_cannot_change() -> None:
 @pytest.mark.parametrize("layout", [(3, 0, 0), (0, 0, 0), (8, -1, 0)])
 def test_an_invalid_layout_is_rejected(layout: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"power of two|region size must be 0 or more, got -1"):
-        Layout(*layout)
+        RegionLayout(*layout)
 
 
 class LostWakeUpError(Exception):
