@@ -20,11 +20,11 @@ class TestbedError(Exception):
     exit_code = 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle without a call of `__init__`, whose arguments are not those of the exception."""
-        return _restored, (type(self), self.args), self.__dict__
+        """Pickle so that unpickling does not call `__init__`, whose parameters may differ from `args`."""
+        return _restore, (type(self), self.args), self.__dict__
 
 
-def _restored(kind: type[TestbedError], arguments: tuple[object, ...]) -> TestbedError:
+def _restore(kind: type[TestbedError], arguments: tuple[object, ...]) -> TestbedError:
     return kind.__new__(kind, *arguments)
 
 
@@ -32,9 +32,9 @@ def _restored(kind: type[TestbedError], arguments: tuple[object, ...]) -> Testbe
 class Problem:
     """One problem of a description.
 
-    path: the location as a user would write it: ``link[3].delay``; empty for the whole file. found: the value found,
-    shortened for display; empty if there is none. expected: the expected value, as a phrase. suggestion: the nearest
-    valid name, or empty.
+    path: its location, such as ``link[3].delay``; empty for the whole file. found: the value found, shortened for
+    display; empty if there is none. expected: the expected value, as a phrase. suggestion: the nearest valid name, or
+    empty.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Problem:
 
 
 def merge_equal(sentences: Iterable[str]) -> list[str]:
-    """Merge equal sentences of a report: each is kept once, where it is first, with their number."""
+    """Merge equal sentences of a report: keep the first of them, with the number of occurrences if there are several."""
     return [
         f"{sentence} ({count:,} times)" if count > 1 else sentence for sentence, count in Counter(sentences).items()
     ]
@@ -87,7 +87,7 @@ class NotFoundError(TestbedError):
 
 
 class ConflictError(TestbedError):
-    """The name is taken by something that is not ours to change, or the object is in use."""
+    """The name is taken by an object that testbed must not change, or the object is in use."""
 
     exit_code = 5
 
@@ -97,29 +97,30 @@ class UnreadableStateError(TestbedError):
 
 
 class OtherPidNamespaceError(ConflictError):
-    """A cluster depends on processes of another pid namespace: it is unknown here whether they are alive."""
+    """A cluster depends on processes of another pid namespace: this process cannot tell whether they are alive."""
 
 
 class PermissionDeniedError(TestbedError):
-    """The machine denies permission."""
+    """The user lacks a permission or capability, or a file or directory belongs to another user."""
 
     exit_code = 6
 
 
 class KernelError(TestbedError):
-    """A kernel operation failed; names it and the reason. Its partial effects have been rolled back."""
+    """A kernel operation failed. The message names the operation and the reason; partial effects have been rolled back."""
 
     exit_code = 7
 
 
 class ScriptError(TestbedError):
-    """A script has exited with a code other than 0."""
+    """A script that ran as a workload has exited with a code other than 0, or with a message."""
 
 
 class FirmwareError(TestbedError):
     """A NIC's firmware, or the host library above it, has failed or violated its contract.
 
-    what: which one, and how. when: nanoseconds of the run's clock. node: if known.
+    what: the failing part and the failure, as a phrase. when: nanoseconds of the run's clock. node: the NIC's node;
+    empty if unknown.
     """
 
     def __init__(self, what: str, when: int, node: str = "") -> None:
@@ -129,7 +130,7 @@ class FirmwareError(TestbedError):
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Suggest the nearest of the names, to be put behind the one that is unknown; empty if none is near."""
+    """Suggest the valid name nearest to an unknown one, as a suffix of an error message; empty if none is near."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(names), 1)

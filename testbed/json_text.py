@@ -27,7 +27,8 @@ from testbed.lazy_dataclass import fields_of
 Check: TypeAlias = Callable[[object], None]
 """Raises MismatchError for a value of the wrong type."""
 
-MAX_INTEGER: Final = 2**64
+INTEGER_LIMIT: Final = 2**64
+"""Integers are smaller than this in magnitude."""
 _MAX_SHOWN: Final = 60  # characters of a value in a message
 
 
@@ -43,51 +44,52 @@ T = TypeVar("T")
 
 
 class LastDocument(Generic[T]):
-    """The document of one kind that this process read or wrote last: a command reads the same one several times."""
+    """Cache of the document that this process read or wrote last: a command reads the same document several times."""
 
     def __init__(self, parse: Callable[[str], T]) -> None:
         self._parse = parse
         self._last: tuple[str, T] | None = None
 
     def of(self, text: str) -> T:
-        """Return the document with this text. Raises the errors of `parse`."""
+        """Return the document that a text describes. Raises the errors of `parse`."""
         last = self._last
         if last is None or last[0] != text:
             self._last = last = text, self._parse(text)
         return last[1]
 
     def note(self, text: str, document: T) -> None:
-        """Note a document that has been written."""
+        """Cache a document that has been written with this text."""
         self._last = text, document
 
 
 class MismatchError(ValueError):
     """A value has the wrong type.
 
-    Each enclosing check adds its place (``.name``, ``[3]``), so that no path is built unless there is an error.
+    Each enclosing check adds its step of the path (``.name``, ``[3]``) to the error, so that valid values cost no paths.
     """
 
     def __init__(self, value: object, expected: str) -> None:
         super().__init__()
         self._found = repr(value)
         self._expected = expected
-        self._places: list[str] = []
+        self._steps: list[str] = []  # of the path, the innermost first
 
-    def inside(self, place: str) -> Self:
-        self._places.append(place)
+    def inside(self, step: str) -> Self:
+        """Add the enclosing step of the path; return the error."""
+        self._steps.append(step)
         return self
 
     def __str__(self) -> str:
-        where = "".join(reversed(self._places)).lstrip(".")
+        path = "".join(reversed(self._steps)).lstrip(".")
         shown = self._found if len(self._found) <= _MAX_SHOWN else self._found[:_MAX_SHOWN] + "..."
-        return f"{where or 'it'}: found {shown}, expected {self._expected}"
+        return f"{path or 'the value'}: found {shown}, expected {self._expected}"
 
 
 def check(value: object, annotation: Any, where: str = "") -> None:
     """Raise ValueError if a value or a part of it does not have its annotated type.
 
-    where: the value's place for the error message. Dataclasses are checked by their fields, typed dictionaries by the
-    keys that they have. Integers of more than 64 bits, infinite floats and text that cannot be encoded are also
+    where: the value's path for the error message. Dataclasses are checked by their fields, typed dictionaries by the
+    keys that the value has. Integers of more than 64 bits, infinities, NaN and text that cannot be encoded are also
     rejected: testbed never writes them.
     """
     try:
@@ -98,7 +100,7 @@ def check(value: object, annotation: Any, where: str = "") -> None:
 
 @cache
 def check_of(annotation: Any) -> Check:
-    """Return the check of values with an annotation, which is made once."""
+    """Return the check of values with an annotation; it is built once for each annotation."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in (Any, object):
         return _check_scalars
@@ -124,7 +126,7 @@ def check_of(annotation: Any) -> Check:
 
 
 def _check_scalars(value: object) -> None:
-    """Check the scalars in a value of unknown type."""
+    """Check the scalars in a value of any type."""
     if isinstance(value, str):
         _check_text(value)
     elif isinstance(value, bool):
@@ -154,11 +156,11 @@ def _check_text(value: object) -> None:
 def _check_integer(value: object) -> None:
     if type(value) is not int:
         raise MismatchError(value, "a whole number")
-    if not -MAX_INTEGER < value < MAX_INTEGER:
+    if not -INTEGER_LIMIT < value < INTEGER_LIMIT:
         raise MismatchError(value, "a number of 64 bits")
 
 
-def _check_truth(value: object) -> None:
+def _check_boolean(value: object) -> None:
     if type(value) is not bool:
         raise MismatchError(value, "true or false")
 
@@ -174,11 +176,11 @@ def _check_number(value: object) -> None:
 
 
 def _is_finite(value: float) -> bool:
-    return -MAX_INTEGER < value < MAX_INTEGER if isinstance(value, int) else math.isfinite(value)
+    return -INTEGER_LIMIT < value < INTEGER_LIMIT if isinstance(value, int) else math.isfinite(value)
 
 
 _SCALARS: Final[Mapping[Any, Check]] = {
-    int: _check_integer, str: _check_text, bool: _check_truth, float: _check_number, NoneType: _check_null,
+    int: _check_integer, str: _check_text, bool: _check_boolean, float: _check_number, NoneType: _check_null,
 }  # fmt: skip
 
 
@@ -264,7 +266,7 @@ def _mapping(check_key: Check, check_value: Check) -> Check:
 
 def _fields(kind: Any) -> Check:
     hints = get_type_hints(kind)
-    # Most values are their field's default, which has the right type.
+    # Most fields have their default value, which is of the right type.
     checks = [(field.name, field.default, check_of(hints[field.name])) for field in fields_of(kind).values()]
 
     def check_fields(value: object) -> None:

@@ -1,6 +1,6 @@
 """The protocols that packages offer: package, EtherType, and where they run.
 
-Two packages that share an EtherType are an error elsewhere; here both are listed.
+Of two packages that share an EtherType, `offered_protocols` lists both; `protocol` raises ConflictError.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from functools import cache
 from protocols.core.protocol import Protocol
 from testbed import fabrics, registry
 from testbed.errors import ConflictError, TestbedError
-from testbed.fields import clash, gather_fields, known_fields, same_names
+from testbed.fields import clash, gather_fields, known_fields, name_clashes
 from testbed.registry import Entry
 from testbed.spec.kinds import kind_of
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedProtocol:
     """A protocol that a package offers.
 
     ethertype: 0 for the kernel's own protocols. modes: sim, live, dilated. nics: where its firmware can run, inline or
-    shared; empty without firmware. fabrics: whose switches it can cross. profiles: hardware whose costs it has.
-    settings: settings of its firmware, with their defaults. problem: why it is unavailable; the other fields are then empty.
+    shared; empty without firmware. fabrics: kinds of switches that it can cross. profiles: names of its cost profiles.
+    settings: settings of its firmware, with their defaults. problem: why it is unavailable, or empty; an unavailable
+    protocol has only name, package and version besides.
     """
 
     name: str
@@ -39,13 +40,13 @@ class Offered:
     problem: str = ""
 
 
-def offered_protocols() -> list[Offered]:
-    """All offered protocols, by name, including those that cannot be imported."""
-    return [_offer(name, entry) for name, entry in registry.offered(registry.PROTOCOLS).items()]
+def offered_protocols() -> list[OfferedProtocol]:
+    """All offered protocols, sorted by name, including those that cannot be imported."""
+    return [_import_offered(name, entry) for name, entry in registry.offered(registry.PROTOCOLS).items()]
 
 
 def with_active_messages() -> list[str]:
-    """Names of the protocols whose host libraries have active messages, of those that can be imported."""
+    """Names of the available protocols whose host libraries have active messages."""
     return [
         offered.name
         for offered in offered_protocols()
@@ -54,12 +55,12 @@ def with_active_messages() -> list[str]:
 
 
 def clashes() -> list[str]:
-    """A sentence for each two packages that conflict, by EtherType or by name."""
+    """A sentence for each pair of packages that conflict, by EtherType or by name."""
     return [*gather_fields()[1], *protocol_clashes()]
 
 
 def problems() -> list[str]:
-    """Reasons why protocols are unavailable, a sentence each."""
+    """A sentence for each conflict of packages and each protocol that is unavailable."""
     broken = [
         f"protocol {protocol.name} is unavailable: {protocol.problem}"
         for protocol in offered_protocols()
@@ -71,37 +72,37 @@ def problems() -> list[str]:
 def protocol(name: str) -> Protocol:
     """The registered protocol of that name.
 
-    Raises NotFoundError, TestbedError if it cannot be imported or is no protocol, and ConflictError if two packages
-    share an EtherType, unless it is the kernel's own.
+    Raises NotFoundError, TestbedError if it cannot be imported or is no protocol, and ConflictError if any two packages
+    conflict, unless the protocol is the kernel's own.
     """
     checked_protocol = _checked(name, registry.load(registry.PROTOCOLS, name))
     if not checked_protocol.uses_kernel_sockets:
-        known_fields()  # says which codecs clash
+        known_fields()  # raises ConflictError if codecs clash
         if sentences := protocol_clashes():
             raise ConflictError("\n".join(sentences))
     return checked_protocol
 
 
-def _checked(name: str, found: object) -> Protocol:
-    if not isinstance(found, Protocol):
-        raise TestbedError(f"what is registered as protocol {name!r} is a {type(found).__name__}, no Protocol")
-    return found
+def _checked(name: str, value: object) -> Protocol:
+    if not isinstance(value, Protocol):
+        raise TestbedError(f"the entry point of protocol {name!r} is a {type(value).__name__}, not a Protocol")
+    return value
 
 
-def _offer(name: str, entry: Entry) -> Offered:
+def _import_offered(name: str, entry: Entry) -> OfferedProtocol:
     package, version = entry.package_and_version()
     try:
         checked_protocol = _checked(name, registry.import_entry(registry.PROTOCOLS, name, entry))
     except TestbedError as error:
-        return Offered(name, package, version, problem=_last_line(str(error)))
+        return OfferedProtocol(name, package, version, problem=_last_line(str(error)))
     if checked_protocol.uses_kernel_sockets:
-        return Offered(name, package, version, modes=("live",), fabrics=_fabrics(()))
+        return OfferedProtocol(name, package, version, modes=("live",), fabrics=_fabrics(()))
     nics = ("inline", "shared") if checked_protocol.split_driver is not None else ("inline",)
     modes = ("sim", "live", "dilated")
     profiles = tuple(profile.name for profile in checked_protocol.profiles)
     form = checked_protocol.configurable.form if checked_protocol.configurable is not None else None
     settings = {setting.name: setting.default for setting in fields(form)} if form is not None else {}
-    return Offered(
+    return OfferedProtocol(
         name,
         package,
         version,
@@ -115,10 +116,10 @@ def _offer(name: str, entry: Entry) -> Offered:
 
 
 def _last_line(traceback: str) -> str:
-    """Return a traceback's last line, which has the error, with the file and line in which it was raised."""
+    """Return a traceback's last line, the error, with the file and line in which it was raised."""
     error = traceback.strip().rpartition("\n")[2]
-    places = re.findall(r'^ *File "(.+)", line (\d+)', traceback, re.MULTILINE)
-    return f"{error} ({places[-1][0]}:{places[-1][1]})" if places else error
+    locations = re.findall(r'^ *File "(.+)", line (\d+)', traceback, re.MULTILINE)
+    return f"{error} ({locations[-1][0]}:{locations[-1][1]})" if locations else error
 
 
 def _fabrics(framings: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,12 +129,13 @@ def _fabrics(framings: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def protocol_clashes() -> tuple[str, ...]:
-    """A sentence for each protocol whose package has no codec of its name and whose EtherType another package uses.
+    """A sentence for each protocol name that several packages use, and for each protocol without a codec of its name
+    whose EtherType another package uses.
 
-    If both packages have codecs, `gathered` reports the clash.
+    Of protocols that have codecs, `gather_fields` reports the clashes.
     """
     entries_by_name = registry.all_offered(registry.PROTOCOLS)
-    sentences = same_names(registry.PROTOCOLS, entries_by_name)
+    sentences = name_clashes(registry.PROTOCOLS, entries_by_name)
     codecs = registry.offered(registry.FIELDS)
     if len({entry.package for entry in (*codecs.values(), *(entries[0] for entries in entries_by_name.values()))}) == 1:
         return tuple(sentences)  # only one package: no import needed
@@ -145,10 +147,10 @@ def protocol_clashes() -> tuple[str, ...]:
             ethertype = _checked(name, registry.import_entry(registry.PROTOCOLS, name, entry)).ethertype
         except TestbedError:
             continue
-        for number, other, whose in taken if ethertype else ():
-            if number == ethertype and whose.package != entry.package:
+        for number, other_name, other_entry in taken if ethertype else ():
+            if number == ethertype and other_entry.package != entry.package:
                 why = f"{name} registers no fields that would tell their frames apart"
-                sentences.append(clash(ethertype, (name, entry), (other, whose), why))
+                sentences.append(clash(ethertype, (name, entry), (other_name, other_entry), why))
         taken.append((ethertype, name, entry))
     return tuple(sentences)
 

@@ -1,8 +1,8 @@
 """Entry points of installed packages: fabrics, protocols, their fields and frames, workloads.
 
 Only requested entries are imported. The files of the "Entry points specification" (packaging.python.org) are parsed
-here: importlib.metadata takes ten times as long, mostly for imports that are not needed here, and every relay pays for
-it at its start.
+here: importlib.metadata takes ten times as long, mostly for imports that are not needed here, and would delay the start
+of every relay.
 """
 
 from __future__ import annotations
@@ -27,39 +27,41 @@ FRAMES: Final = "testbed.frames"
 PROTOCOLS: Final = "testbed.protocols"
 WORKLOADS: Final = "testbed.workloads"
 
-_DISTRIBUTION: Final = (".dist-info", ".egg-info")
+_METADATA_SUFFIXES: Final = (".dist-info", ".egg-info")
 _LINE: Final = re.compile(r"\s*([^=#;\[]+?)\s*=\s*([\w.]+)\s*(?::\s*([\w.]+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry point: a module, and optionally an attribute in it. place: the metadata directory of the package."""
+    """An entry point: a module, and the dotted path of an attribute in it, or empty. metadata: the metadata directory of
+    the package."""
 
     module: str
     attribute: str
-    place: Path
+    metadata: Path
 
     def __str__(self) -> str:
         return f"{self.module}:{self.attribute}" if self.attribute else self.module
 
     @property
     def package(self) -> str:
-        """The package's normalized name, from its directory; the same for all versions."""
-        return re.sub(r"[-_.]+", "-", self.place.stem.partition("-")[0]).lower()
+        """The package's normalized name, from the name of its metadata directory, without the version."""
+        return re.sub(r"[-_.]+", "-", self.metadata.stem.partition("-")[0]).lower()
 
     def package_and_version(self) -> tuple[str, str]:
         """The name and version from the package's metadata, else from its directory's name; the version may be empty."""
-        name, _, version = self.place.stem.partition("-")
+        name, _, version = self.metadata.stem.partition("-")
         for file in ("METADATA", "PKG-INFO"):
             try:
-                head = (self.place / file).read_text(encoding="utf-8").partition("\n\n")[0]
+                head = (self.metadata / file).read_text(encoding="utf-8").partition("\n\n")[0]
             except (OSError, UnicodeDecodeError):
                 continue
-            metadata = dict(re.findall(r"^(Name|Version): *(\S+)", head, re.MULTILINE))
-            return metadata.get("Name", name), metadata.get("Version", version)
+            headers = dict(re.findall(r"^(Name|Version): *(\S+)", head, re.MULTILINE))
+            return headers.get("Name", name), headers.get("Version", version)
         return name, version
 
     def load(self) -> object:
+        """Import the module, and return it or its attribute. Raises any exception that the import raises."""
         value: object = import_module(self.module)
         for part in filter(None, self.attribute.split(".")):
             value = getattr(value, part)
@@ -67,12 +69,13 @@ class Entry:
 
 
 def offered(group: str) -> dict[str, Entry]:
-    """All entries of a group, by name. For a duplicate name, the first one on the interpreter's path counts."""
+    """All entries of a group, sorted by name. Of several entries with one name, the first on `sys.path` counts."""
     return {name: entries[0] for name, entries in all_offered(group).items()}
 
 
 def all_offered(group: str) -> dict[str, list[Entry]]:
-    """All entries of a group, by name, including duplicates of other packages; a package installed twice counts once."""
+    """All entries of a group, sorted by name, including those of other packages with the same name; a package installed
+    twice counts once."""
     entries: dict[str, list[Entry]] = {}
     for directory in _directories():
         text = _entry_points(directory)
@@ -87,12 +90,11 @@ def all_offered(group: str) -> dict[str, list[Entry]]:
 def load(group: str, name: str) -> object:
     """Import the entry of that name. Raises NotFoundError that lists the names, and TestbedError with a traceback if
     the import fails."""
-    names = offered(group)
-    entry = names.get(name)
-    kind = group.rpartition(".")[2].removesuffix("s")
+    entries = offered(group)
+    entry = entries.get(name)
     if entry is None:
-        known = f"there are {', '.join(names)}" if names else "no package registers one: is testbed installed anew?"
-        raise NotFoundError(f"no {kind} is called {name!r}{did_you_mean(name, names)}; {known}")
+        known = f"there are {', '.join(entries)}" if entries else "no package registers one: install testbed again"
+        raise NotFoundError(f"no {_kind(group)} is called {name!r}{did_you_mean(name, entries)}; {known}")
     return import_entry(group, name, entry)
 
 
@@ -103,12 +105,17 @@ def import_entry(group: str, name: str, entry: Entry) -> object:
     except Exception as error:  # a package may raise anything on import
         import traceback
 
-        kind = group.rpartition(".")[2].removesuffix("s")
-        raise TestbedError(f"{kind} {name!r} ({entry}) cannot be imported:\n{traceback.format_exc()}") from error
+        message = f"{_kind(group)} {name!r} ({entry}) cannot be imported:\n{traceback.format_exc()}"
+        raise TestbedError(message) from error
+
+
+def _kind(group: str) -> str:
+    """The kind of a group's entries: protocol, of ``testbed.protocols``."""
+    return group.rpartition(".")[2].removesuffix("s")
 
 
 def versions(packages: Collection[str]) -> dict[str, str]:
-    """The versions of these packages that are installed, as directory names: ``pyroute2-0.9.5.dist-info``."""
+    """The installed versions of packages, from the names of their directories, such as ``pyroute2-0.9.5.dist-info``."""
     version_of: dict[str, str] = {}
     for directory in _directories():
         name, _, version = directory.stem.partition("-")
@@ -120,13 +127,13 @@ def versions(packages: Collection[str]) -> dict[str, str]:
 
 def _directories() -> Iterator[Path]:
     """The metadata directories of all installed packages."""
-    for place in dict.fromkeys(sys.path):
+    for folder in dict.fromkeys(sys.path):
         try:
-            names = sorted(name for name in os.listdir(place or ".") if name.endswith(_DISTRIBUTION))
-        except OSError:  # not there, or an archive
+            names = sorted(name for name in os.listdir(folder or ".") if name.endswith(_METADATA_SUFFIXES))
+        except OSError:  # missing, or an archive
             continue
         for name in names:
-            yield Path(place, name)
+            yield Path(folder, name)
 
 
 def _entry_points(directory: Path) -> str:

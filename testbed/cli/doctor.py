@@ -10,7 +10,7 @@ import click
 
 from testbed.cli.consoles import echo, json_option, print_json
 from testbed.cli.table_layout import print_table
-from testbed.packages import Offered, offered_protocols
+from testbed.packages import OfferedProtocol, offered_protocols
 
 if TYPE_CHECKING:
     from testbed.kernel.capability_probe import Capability
@@ -92,5 +92,5 @@ def print_protocols() -> None:
     print_table(["protocol", "package", "EtherType", "modes", "NICs", "switches"], rows)
 
 
-def _ethertype(protocol: Offered) -> str:
+def _ethertype(protocol: OfferedProtocol) -> str:
     return f"0x{protocol.ethertype:04X}" if protocol.ethertype else "" if protocol.problem else "the kernel's own"

@@ -1,4 +1,4 @@
-"""mpi4py's names for a program that blocks, on every rank of a run: communicators, requests, datatypes, time."""
+"""mpi4py's names for blocking programs: communicators, requests, datatypes, time."""
 
 # ruff: noqa: N802, N999 -- the names are mpi4py's
 
@@ -80,7 +80,7 @@ __all__ += mpi_names.__all__
 
 Intracomm = Comm
 pickle = pickler
-_typedict = BY_TYPECODE  # programs use it: MPI._typedict[array.dtype.char]
+_typedict = BY_TYPECODE  # mpi4py programs use MPI._typedict[array.dtype.char]
 
 THREAD_SINGLE = 0
 THREAD_FUNNELED = 1
@@ -99,14 +99,14 @@ def __getattr__(name: str) -> Comm:
     if name == "COMM_WORLD":
         return current().world
     if name == "COMM_SELF":
-        return current().alone
+        return current().self_comm
     if name.startswith("_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     raise missing_name(name)
 
 
 def Wtime() -> float:
-    """Return seconds of the mode's clock: virtual in the simulation, the machine's in namespaces."""
+    """Return the time in seconds of the run's clock."""
     return current().now() / 1e9
 
 
@@ -131,7 +131,7 @@ def Get_library_version() -> str:
 
 
 def get_vendor() -> tuple[str, tuple[int, int, int]]:
-    """Return the library's name, and its version."""
+    """Return the library's name and its version: major, minor, micro."""
     major, minor, micro = (int(part) for part in version(_DISTRIBUTION).split(".")[:3])
     return "testbed", (major, minor, micro)
 
@@ -147,14 +147,14 @@ def Detach_buffer() -> object:
 
 
 def Get_address(location: Any) -> int:
-    """Return the address of a buffer; 0 of BOTTOM."""
+    """Return the address of a buffer; 0 for BOTTOM and for an empty buffer. Raises MPIError for a read-only one."""
     if location is None:
         return 0
     view = memoryview(location)
     if not view.nbytes:
         return 0
     if view.readonly:
-        raise MPIError(ERR_BUFFER, "the address of a buffer that cannot be written")
+        raise MPIError(ERR_BUFFER, "Get_address needs a writable buffer, got a read-only one")
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
@@ -174,7 +174,7 @@ def Alloc_mem(size: int, info: Info | None = None) -> memoryview:  # noqa: ARG00
 
 
 def Free_mem(mem: memoryview) -> None:
-    """Free what Alloc_mem has returned."""
+    """Free memory that Alloc_mem has returned."""
     mem.release()
 
 
@@ -183,13 +183,12 @@ def Init() -> None:
 
 
 def Finalize() -> None:
-    """Finalize, as a run does when the program ends. Raises MPIError where a send has failed since it was reported
-    done."""
+    """Finalize, as a run does when the program ends. Raises MPIError if a send has failed after it was reported done."""
     current().finalize()
 
 
 def Init_thread(required: int = THREAD_MULTIPLE) -> int:  # noqa: ARG001  for mpi4py's signature
-    """Do nothing; return the level of threads that there is."""
+    """Do nothing; return the supported thread level, whatever `required` is."""
     return THREAD_SINGLE
 
 
@@ -199,7 +198,7 @@ def Is_thread_main() -> bool:
 
 
 def Pcontrol(level: int) -> None:
-    """Do nothing: nothing profiles."""
+    """Do nothing: there is no profiler."""
 
 
 def Is_initialized() -> bool:

@@ -1,10 +1,10 @@
-"""mpi4py's programs on virtual nodes: `MPI` has its names, and `mpi_programs` lets them block.
+"""mpi4py programs on virtual nodes: `MPI` has mpi4py's names, and `mpi_programs` lets the programs block.
 
-An mpi4py script runs here after one change, of its import:
+An mpi4py script runs after one change, of its import:
 
-    from testbed.mpi import MPI  # it was: from mpi4py import MPI
+    from testbed.mpi import MPI  # instead of: from mpi4py import MPI
 
 ``testbed run star-2 ./pingpong.py`` then runs it on every node, as ``mpiexec`` runs it on every rank. A process that
-was started in a node has a rank within ``with testbed.attach():``; several processes of a node, where its NIC is
-shared.
+was started in a node has a rank within ``with testbed.attach():``; on a shared NIC, several processes of a node have
+one.
 """

@@ -1,7 +1,7 @@
 """Work that can be abandoned even while it computes or blocks.
 
-A program can catch any exception that is to end it. So the work has a stack of its own, and its watcher (a signal
-handler, which runs on top of that stack) abandons it for good: none of its code runs again, not even when Python exits.
+A program can catch any exception that is raised to end it. So the work has a stack of its own, and a signal handler, which
+runs on top of that stack, abandons it for good: none of the work's code runs again, not even when Python exits.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Escape(Generic[T]):
         self._outside.throw(error)
 
 
-def never_free(thing: object) -> None:
-    """Never free an object: freeing a greenlet raises GreenletExit in it, and a program that catches this would continue."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+def never_free(referrer: object) -> None:
+    """Keep a greenlet, or an object that refers to greenlets, until the process ends: freeing a greenlet raises
+    GreenletExit in it, and a program that catches this would continue."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(referrer))

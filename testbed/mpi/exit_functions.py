@@ -1,8 +1,8 @@
 """Functions that a script registers with `atexit`: its rank calls them when it ends, as a process of mpiexec does.
 
-They can call MPI, so that a pool's master can release its workers. All ranks of a simulation are one process, which keeps
-the functions of modules that they share: those that a module registers while it is imported, and those of Python's
-standard library, such as `weakref.finalize`.
+The functions can call MPI: the master of a pool releases its workers so. All ranks of a simulation are one process, and
+share the modules that they import. So the process, and no rank, keeps the functions that a module registers while it is
+imported, and those of Python's standard library, such as `weakref.finalize`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _registered: Final[dict[greenlet, list[partial[object]]]] = {}
 
 @contextmanager
 def called_at_the_end() -> Iterator[None]:
-    """Call, when the block ends by itself or by SystemExit, the functions that its greenlet has registered, the last first.
-    Raises what they raise."""
+    """Context manager: when the block ends by itself or by SystemExit, call the functions that its greenlet has
+    registered, the last first. Raises the exceptions of these functions."""
     atexit.register, atexit.unregister = _register, _unregister
     program = getcurrent()
     functions = _registered[program] = []

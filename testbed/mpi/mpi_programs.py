@@ -1,12 +1,11 @@
 """Blocking programs: a greenlet with the program's own stack, driven by a coroutine.
 
-A blocking call switches to the coroutine with the completion it awaits, and the coroutine yields that to its loop, the
-simulation's or a node process's. So one way of blocking serves every mode, a blocking program is a task like any other,
-interrupted and reported where it waits, and a node process's call runs its driver until the completion is done. Two
-switches take less than a microsecond.
+A blocking call switches to the coroutine and hands over the completion that it awaits; the coroutine yields the completion
+to its event loop, of the simulation or of a node process. So one mechanism serves every mode, and a blocking program is a
+task like any other, interrupted and reported where it waits. Two switches take less than a microsecond.
 
-A program calls from its own greenlet only. A call from another thread raises RuntimeError there, and at the program's
-next call, so that the run does not continue without that thread's work.
+A program may make MPI calls only in its own greenlet. A call from another thread raises RuntimeError there, and so does the
+program's next call, so that the run does not continue without that thread's work.
 """
 
 from __future__ import annotations
@@ -30,20 +29,21 @@ from testbed.spec.placement import node_of
 
 T = TypeVar("T")
 
-_SINGLE: Final = (
+_SINGLE_THREAD: Final = (
     "only the thread in which the program began may call it (MPI.Query_thread() is THREAD_SINGLE): let that one call "
     "Test or Iprobe between its computations"
 )
 
 
 class MisplacedCallError(RuntimeError):
-    """A call from another thread or another rank's program than its communicator's."""
+    """A call from another thread than the program's, from the program of another rank, or after the program's end."""
 
     is_caller_error: Final = True
 
 
 class Program(greenlet):
-    """A rank's blocking program. world: its COMM_WORLD. now: its clock, nanoseconds. name: the rank's."""
+    """A rank's blocking program. world: its COMM_WORLD. now: returns the time of its clock in nanoseconds. name: the
+    rank's name."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Program(greenlet):
         main: ModuleType | None = None,
         arguments: list[str] | None = None,
     ) -> None:
-        """main: the program's `__main__` module, and arguments its `sys.argv`, while it runs."""
+        """main, arguments: `__main__` module and `sys.argv` while the program runs; None: those of the process stay."""
         super().__init__(work)
         self._wait: Final = getcurrent().switch  # switches to the greenlet of the loop
         if world.send_buffer is None:
@@ -66,24 +66,24 @@ class Program(greenlet):
         self._main = main
         self._arguments = arguments or []
         self._thread = threading.get_ident()
-        self._misused = ""  # by another thread
+        self._misuse = ""  # message on a call from another thread
 
     @coroutine
     def drive(self) -> Generator[Awaited, None, Any]:
         """Drive the program to its end; return its result."""
-        go_on, switch = self._resume, self.switch
-        awaited = go_on(switch)
+        resume, switch = self._resume, self.switch
+        awaited = resume(switch)
         while not self.dead:
             try:
                 yield awaited
             except GeneratorExit as error:  # the coroutine was closed
-                go_on(self.throw, error)
+                resume(self.throw, error)
                 never_free(self)  # it may have caught GeneratorExit
                 raise
             except BaseException as error:  # noqa: BLE001  an interruption is raised where the program waits
-                awaited = go_on(self.throw, error)
+                awaited = resume(self.throw, error)
             else:
-                awaited = go_on(switch)
+                awaited = resume(switch)
         return awaited
 
     def wait_for(self, work: blocking_calls.CallCoroutine[T], /) -> T:
@@ -91,21 +91,21 @@ class Program(greenlet):
         MisplacedCallError to other callers."""
         if threading.get_ident() != self._thread:
             work.close()
-            self._misused = (
-                f"thread {threading.current_thread().name!r} of the program on {self.name} called MPI: {_SINGLE}"
+            self._misuse = (
+                f"thread {threading.current_thread().name!r} of the program on {self.name} called MPI: {_SINGLE_THREAD}"
             )
-            raise MisplacedCallError(self._misused)
-        if self._misused:
+            raise MisplacedCallError(self._misuse)
+        if self._misuse:
             work.close()
-            raise MisplacedCallError(self._misused)
+            raise MisplacedCallError(self._misuse)
         if self.dead:
             work.close()
             raise MisplacedCallError(f"the program on {self.name} has ended, and cannot call MPI any more")
         if getcurrent() is not self:
             work.close()
             raise MisplacedCallError(
-                f"this belongs to the program on {self.name}, and to its own thread. In the simulation all ranks share the "
-                "modules that they import: a communicator kept in one of these is that of the rank that came first"
+                f"the call uses an object of the program on {self.name}, outside that program. In the simulation all ranks "
+                "share the modules that they import: a communicator stored in one is that of the rank that ran first"
             )
         send, wait = work.send, self._wait
         try:
@@ -121,27 +121,27 @@ class Program(greenlet):
             return stop.value  # type: ignore[no-any-return]  # the coroutine's result
 
     @cached_property
-    def alone(self) -> blocking_calls.Comm:
+    def self_comm(self) -> blocking_calls.Comm:
         """COMM_SELF of this program."""
-        alone = self.world.wrapped.make_self()
+        self_comm = self.world.wrapped.make_self()
         return blocking_calls.Comm(
-            alone, self.wait_for, blocking_calls.properties_of(alone, node_of(self.name), "MPI_COMM_SELF")
+            self_comm, self.wait_for, blocking_calls.properties_of(self_comm, node_of(self.name), "MPI_COMM_SELF")
         )
 
     def finalize(self) -> None:
-        """Raise MPIError where sends have failed and no call has reported it."""
+        """Raise MPIError if sends have failed and no call has reported it."""
         self.world.wrapped.lost_sends.finish()
 
     def _resume(self, switch: Callable[..., Any], *error: BaseException) -> Any:
         """Run the program to its next wait or its end; return the awaitable or the result."""
         if self._main is None:
             return switch(*error)
-        usual = sys.modules["__main__"], sys.argv
+        saved = sys.modules["__main__"], sys.argv
         sys.modules["__main__"], sys.argv = self._main, self._arguments
         try:
             return switch(*error)
         finally:
-            sys.modules["__main__"], sys.argv = usual
+            sys.modules["__main__"], sys.argv = saved
 
 
 class _Waiting:
@@ -172,13 +172,13 @@ class _Waiting:
 
 
 def current() -> Program | AttachedRank:
-    """Return the calling program, or the process's attached rank. Raises RuntimeError where there is neither."""
+    """Return the calling program, else the process's attached rank. Raises RuntimeError if there is neither."""
     program = getcurrent()
     if isinstance(program, Program):
         return program
     attached = last_attached()
     if attached is None and threading.current_thread() is not threading.main_thread():
-        raise RuntimeError(f"thread {threading.current_thread().name!r} called MPI: {_SINGLE}")
+        raise RuntimeError(f"thread {threading.current_thread().name!r} called MPI: {_SINGLE_THREAD}")
     if attached is None:
         raise RuntimeError(
             "there is no rank here: 'testbed run CLUSTER SCRIPT' gives a script one on every node, and "

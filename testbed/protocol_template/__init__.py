@@ -1,8 +1,8 @@
 """The template of a new protocol's package, and `write_package`, which copies it under another name.
 
-The folder `postcard` beside this file is a protocol that works: messages of any size, self-sends, restarts, shared NICs;
-`tests` are its tests. In a copy, `postcard`, `Postcard` and `POSTCARD` become the new name, the EtherType is another one,
-and the codec is generated from the copy's layers.
+The folder `postcard` beside this file is a working protocol with messages of up to 16 MiB, self-sends, restarts and shared
+NICs; the folder `tests` has its tests. In a copy, the new name replaces `postcard`, `Postcard` and `POSTCARD`, another
+EtherType replaces the template's, and the codec is generated from the copy's layers.
 """
 
 from __future__ import annotations
@@ -20,79 +20,80 @@ from testbed.errors import ConflictError, DescriptionError, Problem, TestbedErro
 
 TEMPLATE: Final = "postcard"
 ETHERTYPES: Final = range(0x88B6, 0x8900)
-"""Candidates for a new protocol: IEEE 802's second number for local experiments, and those behind it."""
-_OWN: Final = "0x88B7"  # as frames.py spells the template's
+"""Candidates for a new protocol: IEEE 802's second EtherType for local experiments, and the numbers above it."""
+_TEMPLATE_ETHERTYPE: Final = "0x88B7"  # as spelled in frames.py
 _CODEC: Final = "codec.py"
-_SMALLEST: Final = 0x0600  # smaller numbers are lengths (IEEE 802.3)
+_MIN_ETHERTYPE: Final = 0x0600  # smaller numbers are lengths (IEEE 802.3)
 _SUFFIXES: Final = (".py", ".toml")
 
 
 def write_package(name: str, folder: Path, ethertype: int | None = None) -> list[Path]:
     """Write the package of a new protocol to a folder that does not exist; return its files.
 
-    ethertype: ethertype of its frames; None: the first of ETHERTYPES that no installed package uses. Raises DescriptionError
-    for a name or EtherType that cannot be used, ConflictError for one that is taken, TestbedError if a file cannot be
-    written.
+    ethertype: EtherType of its frames; None: the first of ETHERTYPES that no installed package uses. Raises DescriptionError
+    for a name or EtherType that is invalid, ConflictError for a name, EtherType or folder that is in use, TestbedError if a
+    file cannot be written or the codec cannot be generated.
     """
     _check_name(name)
     taken = _taken_ethertypes()
     if ethertype is None:
         ethertype = next(number for number in ETHERTYPES if number not in taken)
-    elif not _SMALLEST <= ethertype <= 0xFFFF:
+    elif not _MIN_ETHERTYPE <= ethertype <= 0xFFFF:
         raise DescriptionError("the protocol", [Problem("ethertype", f"0x{ethertype:04X}", "0x0600 to 0xFFFF")])
     elif ethertype in taken:
         raise ConflictError(f"EtherType 0x{ethertype:04X} is that of {taken[ethertype]}: choose another one")
     template = Path(__file__).parent
     sources = [
         path
-        for place in (template / TEMPLATE, template / "tests")
-        for path in sorted(place.iterdir())
+        for directory in (template / TEMPLATE, template / "tests")
+        for path in sorted(directory.iterdir())
         if path.suffix in _SUFFIXES and path.name != _CODEC
     ]
-    written = {
-        Path(_renamed(str(path.relative_to(template)), name)): _renamed(path.read_text(), name, ethertype)
+    files = {
+        Path(_rename(str(path.relative_to(template)), name)): _rename(path.read_text(), name, ethertype)
         for path in [template / "pyproject.toml", *sources]
     }
-    written |= _metadata(name, written[Path("pyproject.toml")])
+    files |= _metadata(name, files[Path("pyproject.toml")])
     if folder.exists():
         raise ConflictError(f"{folder} exists: choose another folder")
     try:
-        for path, text in written.items():
+        for path, text in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             with errors_naming(folder / path):
                 (folder / path).write_text(text)
     except OSError as error:
         raise TestbedError(f"{folder} cannot be written: {reason_of(error)}") from error
     _generate_codec(name, folder)
-    return [folder / path for path in (*written, Path(name, _CODEC))]
+    return [folder / path for path in (*files, Path(name, _CODEC))]
 
 
 def _generate_codec(name: str, folder: Path) -> None:
-    """Make the codec of a written package; in a process of its own, which imports the package from there."""
+    """Generate the codec of a written package, in a process that imports the package from its folder."""
     command = [sys.executable, "-m", "protocols.core.codegen", name]
-    made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if made.returncode:
-        raise TestbedError(f"no codec can be made for {folder}:\n{made.stderr.strip()}")
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if process.returncode:
+        raise TestbedError(f"the codec of {folder} cannot be generated:\n{process.stderr.strip()}")
 
 
-def _renamed(text: str, name: str, ethertype: int | None = None) -> str:
+def _rename(text: str, name: str, ethertype: int | None = None) -> str:
+    """Replace the template's name, and its EtherType unless the new one is None."""
     if ethertype is not None:
-        text = text.replace(_OWN, f"0x{ethertype:04X}")
+        text = text.replace(_TEMPLATE_ETHERTYPE, f"0x{ethertype:04X}")
     for spelling in (str.lower, str.capitalize, str.upper):
         text = text.replace(spelling(TEMPLATE), spelling(name))
     return text
 
 
 def _metadata(name: str, project: str) -> dict[Path, str]:
-    """The entry points as setuptools writes them, so that the package is found on Python's path without an installation."""
+    """The metadata as setuptools writes it, so that the package is found on Python's path without an installation."""
     project_table = tomllib.loads(project)["project"]
     sections = [
         "\n".join([f"[{group}]", *(f"{key} = {value}" for key, value in entries.items())])
         for group, entries in project_table["entry-points"].items()
     ]
-    place = Path(f"{name}.egg-info")
-    about = f"Metadata-Version: 2.1\nName: {project_table['name']}\nVersion: {project_table['version']}\n"
-    return {place / "entry_points.txt": "\n\n".join(sections) + "\n", place / "PKG-INFO": about}
+    directory = Path(f"{name}.egg-info")
+    package_info = f"Metadata-Version: 2.1\nName: {project_table['name']}\nVersion: {project_table['version']}\n"
+    return {directory / "entry_points.txt": "\n\n".join(sections) + "\n", directory / "PKG-INFO": package_info}
 
 
 def _check_name(name: str) -> None:
@@ -101,7 +102,7 @@ def _check_name(name: str) -> None:
         or keyword.iskeyword(name)
         or name[0] == "_"
     ):
-        expected = "a name that a Python package can have: lower case letters, then also digits and _"
+        expected = "a name that a Python package can have: lower case letters, digits and _, beginning with a letter"
         raise DescriptionError("the protocol", [Problem("name", repr(name), expected)])
     for group in (registry.PROTOCOLS, registry.FIELDS, registry.FABRICS):
         if name in registry.offered(group):
@@ -113,7 +114,8 @@ def _check_name(name: str) -> None:
 
 
 def _taken_ethertypes() -> dict[int, str]:
-    """EtherTypes of installed protocols and codecs, each with a name; packages that cannot be imported have none."""
+    """The EtherTypes of installed protocols and codecs, with the name of the first that uses each. Packages that cannot
+    be imported are left out."""
     taken: dict[int, str] = {}
     for group, attribute in ((registry.PROTOCOLS, "ethertype"), (registry.FIELDS, "ETHERTYPE")):
         for name, entry in registry.offered(group).items():

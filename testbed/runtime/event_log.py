@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.errors import errors_naming
-from testbed.json_text import MAX_INTEGER
+from testbed.json_text import INTEGER_LIMIT
 from testbed.kernel.changes import announce
 from testbed.runtime import journal
 
@@ -53,5 +53,5 @@ def is_event(document: Mapping[str, Any]) -> bool:
         type(document.get("event")) is str
         and type(document.get("time")) is int
         and type(document.get("clock")) is int
-        and abs(document["time"]) < MAX_INTEGER
+        and abs(document["time"]) < INTEGER_LIMIT
     )

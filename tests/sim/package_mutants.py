@@ -76,20 +76,20 @@ MUTANTS: Final = (
     PackageMutant(
         "deadlines", "a card is resent, and its deadline is not moved", "firmware.py",
         "        self._timers.set(peer.number, now + self._settings.resend)",
-        "        self._timers.set(peer.number, letter.index + self._settings.resend)",
+        "        self._timers.set(peer.number, message.index + self._settings.resend)",
     ),
     PackageMutant(
         "restarts", "numbers continue those of the peer's previous incarnation", "firmware.py",
-        "        peer.sending = peer.expected = 0\n        for letter", "        for letter",
+        "        peer.sending = peer.expected = 0\n        for message", "        for message",
     ),
     PackageMutant(
         "restarts", "a message to a restarted peer is dropped, and its sender is not notified", "firmware.py",
-        "            self._return(letter.index, Descriptor(peer.number, letter.arrived, outcome=Outcome.LOST))\n",
-        "            self._owned.remove(letter.index)\n",
+        "            self._return(message.index, Descriptor(peer.number, message.acknowledged, outcome=Outcome.LOST))\n",
+        "            self._owned.remove(message.index)\n",
     ),
     PackageMutant(
         "restarts", "the parts of a message whose sender has restarted are put before its next one", "host.py",
-        "        self._parts.pop(peer, None)\n", "",
+        "        self._partial_messages.pop(peer, None)\n", "",
     ),
     PackageMutant(
         "restarts", "synchronous messages to a peer that has restarted wait forever", "host.py",
@@ -111,8 +111,8 @@ MUTANTS: Final = (
     ),
     PackageMutant(
         "restarts", "memory of cards that reported a restart is not reused", "host.py",
-        "        self._give_place(index)\n        if returned.outcome == Outcome.DONE:\n",
-        "        if returned.outcome == Outcome.DONE:\n            self._give_place(index)\n",
+        "        self._post_buffer(index)\n        if returned.outcome == Outcome.DONE:\n",
+        "        if returned.outcome == Outcome.DONE:\n            self._post_buffer(index)\n",
     ),
     PackageMutant(
         "fates", "a duplicate card is accepted as a new one", "firmware.py",

@@ -116,7 +116,7 @@ def test_fields_offered_by_two_packages_under_one_name_are_reported(install: Ins
 
 def test_a_package_with_the_ethertype_of_a_standard_header_is_reported(install: Install) -> None:
     install("stranger", 0x0800)
-    with pytest.raises(ConflictError, match=r"0x0800 .* by ip \(a usual header\) and by stranger"):
+    with pytest.raises(ConflictError, match=r"0x0800 .* by ip \(a standard header\) and by stranger"):
         known_fields()
 
 

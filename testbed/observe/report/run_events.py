@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from testbed.json_text import MAX_INTEGER
+from testbed.json_text import INTEGER_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def _is_valid(event: Mapping[str, Any]) -> bool:
     times = [event.get(key, 0) for key in ("clock", "at", "in_force")]
     counters = event.get("counted", {})
     return (
-        all(isinstance(time, int) and abs(time) < MAX_INTEGER for time in times)
+        all(isinstance(time, int) and abs(time) < INTEGER_LIMIT for time in times)
         and ("at" in event or event.get("event") == "fault begins")
         and isinstance(counters, dict)
         and all(isinstance(count, int | float) for count in counters.values())

@@ -1,8 +1,9 @@
-"""Descriptors: 24 bytes each in the NIC's memory, through which the host gives work to the NIC and gets it back.
+"""Descriptors of 24 bytes in the NIC's memory, by which the host gives work to the NIC.
 
-The first SENDS of them are messages to send, the others memory for cards. The host fills one and rings the doorbell with its
-number; it is the NIC's until a completion with that number returns it, with its outcome. A host of a shared NIC is another
-process, which may write anything: the NIC reads a descriptor once, and memory is the host's own or none.
+The first SENDS descriptors are messages to send, the others receive buffers for cards. The host fills in a descriptor and
+rings the doorbell with its index; the NIC owns it until a completion with that index returns it with its outcome. The host
+of a shared NIC is another process, which may write anything: so the NIC reads a descriptor only once, and accepts only
+addresses of that host's memory.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ class Outcome(IntEnum):
     """Outcome of a descriptor that the NIC has returned."""
 
     DONE = 0
-    """The message has its receipts, or a card has come."""
+    """All cards of the message have their receipts; of a receive buffer: it holds a card."""
     LOST = 1
-    """The peer has restarted. Of memory for cards: no card has come."""
+    """The peer has restarted; of a receive buffer: it holds no card."""
     INVALID = 2
-    """The descriptor names a peer or memory that it must not name."""
+    """The peer does not exist, or the memory is not the host's or too small for a card."""
 
 
 class Descriptor(NamedTuple):
     """A descriptor. peer: number of the node to which a message goes, or from which a card has come. length, address: of
-    the bytes in the host's memory. outcome, flags: set by the NIC; flags are a card's."""
+    the bytes in the host's memory. context, tag: of the message. outcome, flags: set by the NIC; flags are the card's."""
 
     peer: int
     length: int
@@ -42,7 +43,7 @@ class Descriptor(NamedTuple):
 
 
 class Descriptors:
-    """All descriptors of one host. memory: that of a shared NIC; None: of this process."""
+    """All descriptors of one host. memory: where they are, on a shared NIC; None: in this process."""
 
     def __init__(self, memory: memoryview | None = None) -> None:
         self._memory = memoryview(bytearray(COUNT * SIZE)) if memory is None else memory

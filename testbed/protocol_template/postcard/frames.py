@@ -1,7 +1,4 @@
-"""The wire format, as Scapy layers: the one definition of it. After a change of it, run
-
-python -m protocols.core.codegen postcard
-"""
+"""The wire format, defined as Scapy layers. After a change, run `python -m protocols.core.codegen postcard`."""
 
 from __future__ import annotations
 
@@ -22,7 +19,8 @@ NOTICE: Final = 3
 
 
 class Postcard(LengthCheckLayer):
-    """The header of every frame, 26 bytes. A receipt has its card's numbers; a notice says which incarnation is here."""
+    """The header of every frame, 26 bytes. A receipt has the number of its card; a notice announces its sender's
+    incarnation."""
 
     name = "Postcard"
     fields_desc = [  # noqa: RUF012
@@ -40,13 +38,13 @@ class Postcard(LengthCheckLayer):
 
 bind_layers(Ether, Postcard, type=ETHERTYPE)
 
-# What the codec is made for: frames by name, the fields that it fills in, and those that tell flows apart.
+# For the codec: the layers of each frame, by name; the fields that it fills in; and the fields that identify a flow.
 STACKS: Final[dict[str, tuple[type[Packet], ...]]] = {"frame": (Ether, Postcard)}
 LENGTH: Final = "length"
 CHECK: Final = "check"
 FLOW: Final = ("kind",)
 
-# For people: a frame in words, and which frames belong to one message.
+# For captures and reports: the summary of a frame, and the field that identifies its message.
 KIND: Final = "kind"
 KINDS: Final = {
     CARD: Kind("data", "POSTCARD CARD[ {flags}] {number}, tag {tag}, {length} bytes", message=("number",)),

@@ -24,5 +24,5 @@ class Greeting(Workload):
         buffer = bytearray(self.size)
         await comm.Recv(buffer, 0)
         if buffer != greeting[: self.size]:
-            raise VerificationError(f"instead of a greeting came {bytes(buffer[:20])!r}")
+            raise VerificationError(f"expected a greeting, received {bytes(buffer[:20])!r}")
         return self.size

@@ -1,7 +1,7 @@
-"""The host library: sends and receives of programs, as MPI's device asks for them.
+"""The host library: it carries out the sends and receives of MPI's device.
 
 `SoftwareMatchingEndpoint` matches messages to receives by source, context and tag, and `OutgoingQueue` keeps messages for
-which no descriptor is free. The host gives the NIC memory for cards, and puts a message together of those that come.
+which no descriptor is free. The host provides the NIC with receive buffers, and assembles messages from the cards received.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocols.mpi.mpi_errors import ERR_NO_MEM, ERR_OTHER, ERR_PROC_FAILED, Env
 
 from .codec import FLAGS_LAST
 from .descriptors import COUNT, SENDS, SIZE, Descriptor, Descriptors, Outcome
-from .firmware import room_of
+from .firmware import max_payload
 
 
 class Outgoing(NamedTuple):
@@ -45,17 +45,17 @@ class Host(SoftwareMatchingEndpoint):
         self._nic = nic
         self._memory = memory
         self._descriptors = descriptors
-        self._free = deque(range(SENDS))  # descriptors
-        self._sends: dict[int, tuple[Outgoing, int]] = {}  # by descriptor: the message, and where it is pinned
+        self._free = deque(range(SENDS))  # indices of descriptors
+        self._sends: dict[int, tuple[Outgoing, int]] = {}  # by index: the message, and its pinned address
         self._outgoing: OutgoingQueue[Outgoing] = OutgoingQueue(self._post)
-        self._parts: dict[int, list[bytes]] = {}  # of the messages that are arriving, by node
-        self._places = {index: bytearray(room_of(adapter)) for index in range(SENDS, COUNT)}  # memory for cards
-        self._pinned: dict[int, int] = {}
+        self._partial_messages: dict[int, list[bytes]] = {}  # cards of the message that is arriving, by node
+        self._buffers = {index: bytearray(max_payload(adapter)) for index in range(SENDS, COUNT)}  # receive buffers
+        self._pinned: dict[int, int] = {}  # addresses of the receive buffers, by index
 
     def begin(self) -> None:
-        """Give the NIC memory for cards."""
-        for index in self._places:
-            self._give_place(index)
+        """Provide the NIC with receive buffers."""
+        for index in self._buffers:
+            self._post_buffer(index)
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         if destination == self.rank:
@@ -67,22 +67,23 @@ class Host(SoftwareMatchingEndpoint):
     def on_completion(self, index: int) -> None:
         returned = self._descriptors.read(index)
         if index < SENDS:
-            self._finish(index, returned)
+            self._finish_send(index, returned)
             return
         self._memory.unpin(self._pinned[index], returned.length)
-        data = bytes(self._places[index][: returned.length])
-        self._give_place(index)
+        data = bytes(self._buffers[index][: returned.length])
+        self._post_buffer(index)
         if returned.outcome == Outcome.DONE:
             self._take_card(returned, data)
         else:
-            self._lose(returned.peer)
+            self._fail_transfers(returned.peer)
 
     def pending_work(self) -> list[str]:
         in_flight = [message for message, _ in self._sends.values()] + [*self._outgoing.items]
         return [f"the receipts of {len(message.data)} bytes to {message.destination}" for message in in_flight]
 
     def _post(self, message: Outgoing) -> bool:
-        """Pass a message to the NIC, if a descriptor is free, and memory to pin it."""
+        """Pass a message to the NIC. Return False if no descriptor is free, or no memory to pin it: it is tried again when
+        a send ends. If no send is pending, a lack of memory fails the message."""
         if not self._free:
             return False
         try:
@@ -99,7 +100,7 @@ class Host(SoftwareMatchingEndpoint):
         self._nic.ring_doorbell(index, SIZE, 1)
         return True
 
-    def _finish(self, index: int, returned: Descriptor) -> None:
+    def _finish_send(self, index: int, returned: Descriptor) -> None:
         message, address = self._sends.pop(index)
         self._memory.unpin(address)
         self._free.append(index)
@@ -108,28 +109,29 @@ class Host(SoftwareMatchingEndpoint):
         elif returned.outcome == Outcome.LOST:
             message.completion.fail(_restarted(message.destination))
         else:
-            message.completion.fail(MPIError(ERR_OTHER, f"the NIC refuses a descriptor for node {message.destination}"))
+            error = MPIError(ERR_OTHER, f"the NIC rejected the descriptor of a message to node {message.destination}")
+            message.completion.fail(error)
         self._outgoing.advance()
 
-    def _give_place(self, index: int) -> None:
-        place = memoryview(self._places[index])
-        self._pinned[index] = address = self._memory.pin_page(place, receive=1)
-        self._descriptors.write(index, Descriptor(self.rank, len(place), address))
+    def _post_buffer(self, index: int) -> None:
+        buffer = memoryview(self._buffers[index])
+        self._pinned[index] = address = self._memory.pin_page(buffer, receive=1)
+        self._descriptors.write(index, Descriptor(self.rank, len(buffer), address))
         self._nic.ring_doorbell(index, SIZE, 1)
 
     def _take_card(self, card: Descriptor, data: bytes) -> None:
-        parts = self._parts.setdefault(card.peer, [])
+        parts = self._partial_messages.setdefault(card.peer, [])
         parts.append(data)
         if card.flags & FLAGS_LAST:
-            del self._parts[card.peer]
+            del self._partial_messages[card.peer]
             self.matching.arrive_complete(card.peer, card.context, card.tag, b"".join(parts))
 
-    def _lose(self, peer: int) -> None:
-        """Fail the transfers with a restarted peer. The NIC returns the messages to it."""
-        self._parts.pop(peer, None)
+    def _fail_transfers(self, peer: int) -> None:
+        """Fail the transfers with a restarted peer, except messages to it: the NIC returns their descriptors."""
+        self._partial_messages.pop(peer, None)
         self.matching.fail_transfers(peer, _restarted(peer), sends=())
         self.matching.fail_receives(peer, _restarted(peer))
 
 
 def _restarted(peer: int) -> MPIError:
-    return MPIError(ERR_PROC_FAILED, f"node {peer} has restarted: whether a message has arrived is not known")
+    return MPIError(ERR_PROC_FAILED, f"node {peer} has restarted: its last messages may or may not have arrived")

@@ -18,7 +18,7 @@ from .split_driver import split_driver
 
 
 def plug(settings: Settings) -> Plug:
-    """Return what makes a NIC's firmware and its host library."""
+    """Return the constructor of a NIC's firmware and its host library."""
 
     def make(adapter: Adapter, nic: Nic) -> Agent:
         memory, descriptors = HostMemory(), Descriptors()
@@ -29,7 +29,7 @@ def plug(settings: Settings) -> Plug:
 
 
 def device(host: Host) -> Device:
-    """Make MPI's device on a node's host library."""
+    """Create MPI's device on a node's host library."""
     host.begin()
     return Device(host)
 

@@ -9,10 +9,10 @@ from testbed.workloads.workload_settings import Duration
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """resend: time without a receipt after which a card is sent again."""
+    """Settings of the firmware. resend: time without a receipt after which a card is resent."""
 
     resend: Duration = 5_000_000  # ns
 
     def __post_init__(self) -> None:
         if self.resend < 1:
-            raise ValueError(f"resend = {self.resend}: 1 ns or more")
+            raise ValueError(f"resend must be 1 ns or more, got {self.resend}")

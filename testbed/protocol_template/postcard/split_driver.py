@@ -1,8 +1,9 @@
-"""The split driver: firmware in an agent's process, and the host library in that of a program, which may end at any time.
+"""The split driver: firmware in an agent process, and the host library in the process of a program, which may end at any
+time.
 
-While there is no host, cards get no receipts, and stay with their senders; so the next host receives what was sent before
-it attached. A NIC whose host has ended begins a new incarnation and notifies its peers: they learn that messages in flight
-are lost, even if they only wait to receive.
+While no host is attached, cards get no receipts, and their senders resend them; so the next host receives messages that were
+sent before it attached. A NIC whose host has ended begins a new incarnation and announces it: so peers learn that messages
+in flight are lost, even peers that only wait to receive.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Nic:
         self.adapter = adapter
         self._nic: Final = SingleHostActions(nic)
         self._settings = settings
-        self.firmware = self._vacant()
+        self.firmware = self._make_firmware()
 
     def attach(self, now: int, host: int, memory: DmaMemory, descriptors: memoryview) -> OnDoorbell:  # noqa: ARG002
         self.firmware.attach(memory, Descriptors(descriptors))
@@ -34,15 +35,16 @@ class Nic:
 
     def detach(self, now: int, host: int, incarnation: int) -> None:  # noqa: ARG002
         self.adapter = self.adapter.with_incarnation(incarnation)
-        former, self.firmware = self.firmware, self._vacant()
+        former, self.firmware = self.firmware, self._make_firmware()
         self.firmware.take_over(former)
 
-    def _vacant(self) -> Firmware:
+    def _make_firmware(self) -> Firmware:
+        """Return firmware without a host; its memory and descriptors are placeholders."""
         return Firmware(self.adapter, self._nic, HostMemory(), Descriptors(), self._settings)
 
 
 def split_driver(settings: Settings) -> SplitDriver:
-    """Return the constructors of a NIC without a host, and of the library of a host that attaches to it."""
+    """Return the constructors of a NIC without a host, and of the host library of a process that attaches to it."""
 
     def nic(adapter: Adapter, nic: SharedActions) -> Nic:
         return Nic(adapter, nic, settings)

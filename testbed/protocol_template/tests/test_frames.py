@@ -1,4 +1,4 @@
-"""Frames by Scapy and by the codec are the same bytes, and the codec is the one that Scapy's layers make."""
+"""Scapy and the codec build the same bytes, and the codec is up to date with the Scapy layers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_a_changed_bit_is_noticed() -> None:
         codec.unpack_frame(bytes(changed))
 
 
-def test_the_codec_is_made_from_the_layers() -> None:
+def test_the_codec_is_generated_from_the_layers() -> None:
     command = "python -m protocols.core.codegen postcard"
-    assert Path(codec.__file__).read_text() == generate(frames, command), f"it is not: run {command}"
+    assert Path(codec.__file__).read_text() == generate(frames, command), f"codec.py is out of date: run {command}"

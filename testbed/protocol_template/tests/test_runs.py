@@ -1,5 +1,5 @@
-"""The protocol in the simulation: its workload, and the conformance checks in a small scope (`testbed protocol check` makes
-all of them, in the full scope)."""
+"""The protocol in the simulation: its workload, and the conformance checks in a small scope. `testbed protocol check` runs
+all of them in the full scope."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def greet(mode: Mode) -> dict[str, int]:
     )
 
 
-def test_greetings_arrive_though_frames_are_lost() -> None:
+def test_greetings_arrive_although_frames_are_lost() -> None:
     assert greet("sim") == {"n1": 0, "n2": 10_240, "n3": 10_240}
 
 
 @pytest.mark.parametrize("name", [check.name for check in CHECKS if not check.needs_namespaces])
-def test_it_passes(name: str) -> None:
+def test_the_protocol_passes_the_check(name: str) -> None:
     result = check("postcard", name, SCOPE)
     assert result.state is not State.FAILED, result.reason

@@ -202,7 +202,7 @@ def test_a_communicator_of_another_rank_is_rejected() -> None:
 
     def second() -> None:
         MPI.COMM_WORLD.Barrier()
-        with pytest.raises(RuntimeError, match="this belongs to the program on n1") as raised:
+        with pytest.raises(RuntimeError, match="an object of the program on n1") as raised:
             communicators[0].Barrier()
         lines = program_traceback(raised.value).splitlines()
         assert [line.split(", ")[0] for line in lines if "File" in line] == [f'  File "{__file__}"'], (

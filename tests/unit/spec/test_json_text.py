@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import pytest
 
-from testbed.json_text import MAX_INTEGER, check
+from testbed.json_text import INTEGER_LIMIT, check
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ WRONG: list[tuple[Any, str]] = [
     (Box((Port("a"), Port(5))), ".ports[1].name: found 5, expected text"),  # type: ignore[arg-type]
     (Box((Port("a", False),)), ".ports[0].number: found False, expected a whole number"),
     (Box((Port("a", up=0),)), ".ports[0].up: found 0, expected true or false"),  # type: ignore[arg-type]
-    (Box((Port("a", MAX_INTEGER),)), f".ports[0].number: found {MAX_INTEGER}, expected a number of 64 bits"),
+    (Box((Port("a", INTEGER_LIMIT),)), f".ports[0].number: found {INTEGER_LIMIT}, expected a number of 64 bits"),
     (Box((Port("\ud800"),)), r".ports[0].name: found '\ud800', expected text"),
     (Box([]), ".ports: found [], expected a list"),  # type: ignore[arg-type]
     (Box((), (1, "U", 2)), ".size: found (1, 'U', 2), expected a list of 2"),  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def test_a_value_of_the_wrong_type_is_reported_with_its_path(box: Any, message: 
 
 
 def test_a_value_without_a_path_is_called_it_in_the_error() -> None:
-    with pytest.raises(ValueError, match=r"^it: found 1, expected text$"):
+    with pytest.raises(ValueError, match=r"^the value: found 1, expected text$"):
         check(1, str)
 
 
