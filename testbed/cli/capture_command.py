@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 def capture_command(
     target: str, path: str | None, duration: str | None, count: int | None, name: str | None, as_json: bool
 ) -> None:
-    """Capture the frames of a link, of all links of a node or switch, of a tag, or of all links, until Ctrl-C.
+    """Capture the frames of a link, of all links of a node, switch or tag, or of all links, until Ctrl-C.
 
     \b
     testbed capture n1                        a line for every frame
     testbed capture n1--s1 -w n1.pcapng       pcapng for Wireshark: one interface per link end, frames sorted by time
     testbed capture all -w - | wireshark -k -i -
 
-    A frame that is dropped, duplicated, corrupted or delayed on purpose or by chance is shown where it enters the link,
+    A frame that is dropped, duplicated, corrupted or delayed, by rule or by chance, is shown where it enters the link,
     with its fate as a comment. '>': the frame leaves the named end; '<': it arrives there. A capture does not disturb the
     link.
 
-    With --json every frame is a line, an object of kind "frame", and the totals are the last one, of kind "capture";
-    with -w only the totals are printed.
+    With --json each frame is printed as one line, a document of kind "frame"; the last line has the totals, of kind
+    "capture". With -w only the totals are printed.
     """
     if as_json and path == "-":
         raise click.UsageError("--json cannot go with -w -: standard output is the capture")
@@ -52,7 +52,7 @@ def capture_command(
     store = Store()
     state = store.choose(name)
     cluster = state.name
-    if state.abandoned:  # found before an earlier capture in FILE is overwritten
+    if state.abandoned:  # checked before FILE is opened, which truncates an earlier capture
         raise NotFoundError(f"cluster {cluster} is gone: 'testbed gc' removes what is left of it")
     if path is None:
         sink: Sink = Facts(partial(print_json, "frame", line=True)) if as_json else Lines(click.echo)

@@ -42,7 +42,7 @@ def check_command(
 
     Delay, jitter, rate, loss and order are compared with the configured values. The report also has the emulator's own
     losses and delays in that time, and how late this machine wakes a sleeping process. Exit code 8: degraded, 9:
-    invalid. TESTBED_SLOW=2.5 stands for a machine that is slower by this factor: it scales the limits for such delays.
+    invalid. On a slow machine, TESTBED_SLOW=2.5 multiplies the limits that depend on the machine's speed by 2.5.
     """
     from testbed.cluster.records.state import Store
     from testbed.controller.cluster_check import check
@@ -58,7 +58,8 @@ def check_command(
 
 
 def print_verdict(cluster: str, verdict: Verdict, datapaths: Mapping[str, str] | None, as_json: bool) -> int:
-    """Print the verdict of a check, and return the exit code. datapaths: by link, None where they are not known."""
+    """Print the verdict of a check, and return the exit code. datapaths: datapath by link, without direct links; None if
+    they are unknown."""
     if as_json:
         print_json("check", {"cluster": cluster, **_document(verdict)})
     else:
@@ -67,6 +68,7 @@ def print_verdict(cluster: str, verdict: Verdict, datapaths: Mapping[str, str] |
 
 
 def slow_factor() -> float:
+    """Return the slow-machine factor from TESTBED_SLOW, 1 by default. Raises DescriptionError."""
     value = os.environ.get("TESTBED_SLOW", "1")
     try:
         factor = float(value)
@@ -127,12 +129,11 @@ def _print_block(title: str, findings: list[Finding]) -> None:
     ]
     rows.insert(0, ("", "asked", "measured", "interval"))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for number, row in enumerate(rows):
+    for finding, row in zip([None, *findings], rows, strict=True):  # None: the headings
         cells = "  ".join(
             cell.ljust(width) if column in (0, 3) else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        finding = findings[number - 1] if number else None
         grade = f"  {_style(finding.grade)}" if finding is not None else ""
         reason = f": {finding.reason}" if finding is not None and finding.reason else ""
         echo(f"   {cells}{grade}{reason}".rstrip())

@@ -10,15 +10,15 @@ from typing import Final
 import click
 
 PROCESS: Final = object()
-"""Context object of a command that is the only one in its process, whose end frees all memory."""
+"""click's context object of a command that is the only one of its process: the end of the process frees all memory."""
 
 MAX_FROZEN_AT_START: Final = 1_000
-"""Objects that Python itself may have frozen when it starts: 375 in 3.12, none in other versions."""
+"""Maximum number of objects that Python itself freezes when it starts: 375 in 3.12, none in other versions."""
 
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Context manager: switch the collector off; on exit switch it on, unless the process ends."""
+    """Context manager: switch the collector off; on exit switch it on again, unless the process is about to end."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -30,8 +30,8 @@ def collector_off() -> Iterator[None]:
 
 @contextmanager
 def imports_frozen() -> Iterator[None]:
-    """Context manager: exclude existing objects, mostly imported modules, from collection. Previously frozen objects stay
-    frozen."""
+    """Context manager: exclude existing objects, mostly imported modules, from collection. Objects that a caller has frozen
+    stay frozen on exit."""
     is_frozen = gc.get_freeze_count() > MAX_FROZEN_AT_START
     gc.freeze()
     try:

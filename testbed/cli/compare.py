@@ -1,4 +1,4 @@
-"""Command ``compare``: compare runs with each other or with a paper, for people, and for CI by the exit code."""
+"""Command ``compare``: compare runs with each other or with a paper; its exit code is for CI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.cli.consoles import echo, json_option, print_json
 if TYPE_CHECKING:
     from testbed.observe.comparing.comparison import ComparedMeasure, Comparison
 
-_WORSE, _BAD_INPUT = 1, 2
+_WORSE, _BAD_INPUT = 1, 2  # exit codes
 _MAX_SHOWN = 60  # measures
 _COLOURS = {"worse": "red", "better": "green", "undecided": "yellow"}
 
@@ -37,16 +37,16 @@ def compare_command(
     measures: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Compare B with A, measure by measure. A and B are folders of runs, directories with several runs of the same kind, or
-    folders of studies, which are compared point by point.
+    """Compare B with A, measure by measure. A and B are each the folder of a run, a directory with several runs of the same
+    kind, or the folder of a study; studies are compared point by point.
 
     \b
     testbed compare before after
     testbed compare before after --threshold 10% --measure p50
     testbed compare results/runs/20261121-192009-emp-2001-pingpong --against paper
 
-    Repetitions (run --repeat, or several runs) are the samples. A difference counts where it is beyond the threshold and its
-    interval excludes 1; all intervals hold simultaneously at 95 %. Simulations with equal seeds are exact.
+    Repetitions (run --repeat, or several runs) are the samples. A difference counts if it exceeds the threshold and the
+    interval of the ratio excludes 1; all intervals hold simultaneously at 95 %. Simulations with equal seeds are exact.
     Exit code 0: nothing is worse, 1: something is worse, 2: bad input, or not comparable.
     """
     from testbed.errors import TestbedError, reason_of
@@ -96,12 +96,12 @@ def _print(comparison: Comparison, *, paper: bool) -> None:
     for difference in comparison.differences:
         echo(f"differs: {difference}")
     shown = comparison.measures[:_MAX_SHOWN]
-    ours, theirs = ("paper", "ours") if paper else ("A", "B")
+    heading_a, heading_b = ("paper", "ours") if paper else ("A", "B")
     print_table(
-        ["", *(() if paper else ("measure",)), ours, theirs, "ratio", "interval", "samples", ""],
+        ["", *(() if paper else ("measure",)), heading_a, heading_b, "ratio", "interval", "samples", ""],
         [
             [measure.where, *(() if paper else (_measure(measure),)), _cell(measure, measure.baseline),
-             _cell(measure, measure.candidate), _factor(measure.ratio.value), _interval(measure),
+             _cell(measure, measure.candidate), _ratio(measure.ratio.value), _interval(measure),
              " and ".join(map(str, measure.samples)), measure.judgement.value]
             for measure in shown
         ],
@@ -133,14 +133,14 @@ def _cell(measure: ComparedMeasure, value: float) -> str:
     )
 
 
-def _factor(ratio: float) -> str:
+def _ratio(ratio: float) -> str:
     return "∞" if math.isinf(ratio) else f"{ratio:.3f}"
 
 
 def _interval(measure: ComparedMeasure) -> str:
     if measure.ratio.low is None or measure.ratio.high is None:
         return "unbounded"
-    return f"{_factor(measure.ratio.low)} to {_factor(measure.ratio.high)}"
+    return f"{_ratio(measure.ratio.low)} to {_ratio(measure.ratio.high)}"
 
 
 def _document(comparison: Comparison) -> Mapping[str, object]:

@@ -22,17 +22,12 @@ from testbed.errors import errors_naming
 
 _ALLOWED_CONTROLS = "\n\t"
 _COLOUR = re.compile(r"(\x1b\[(?:3[1-6]|0)m)")
-_CONTROL_CATEGORIES = (
-    "Cc",
-    "Cf",
-    "Cs",
-    "Zl",
-    "Zp",
-)  # categories: control, format, surrogate, line and paragraph separator
+_CONTROL_CATEGORIES = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories: control, format, surrogate, line separator, paragraph separator."""
 
-_MAX_PURPOSE = 200  # bytes; a file's name has 255 at most
-FORMAT = 1  # of the JSON documents that the command prints; documents.py describes them
-_FORMATS = dict.fromkeys(  # of kinds whose form has changed
+_MAX_PURPOSE = 200  # bytes; a file name has at most 255, and the time and a number are added
+FORMAT = 1  # format version of JSON documents whose form has never changed; documents.py describes all
+_FORMATS = dict.fromkeys(  # format version by kind, of the others
     (
         "capture", "decoded", "doctor", "frame", "machines-capture", "machines-check", "machines-status", "message",
         "reproduce", "status", "top",
@@ -113,13 +108,13 @@ def seconds_of(duration: str | None) -> float:
 
 
 def to_seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
-    """Parse an option in seconds, as its callback: ``2.5``, or with a unit, as for --for: ``2500ms``."""
+    """Callback of an option in seconds: parse a number (``2.5``) or a duration (``2500ms``). Raises click.BadParameter."""
     if text is None:
         return None
     from testbed.spec.units import UnitError, parse_duration
 
     with suppress(ValueError):
-        return float(text)  # of any size: `check_seconds` has the limits
+        return float(text)  # `check_seconds` checks the range
     try:
         return parse_duration(text) / 1e9
     except UnitError as error:
@@ -143,14 +138,15 @@ def stop_descriptor() -> int:
     return reading_end
 
 
-def show_phase(what: str = "") -> None:
-    """Show the current phase in a terminal, in a line that replaces the previous phase; empty: remove the line."""
+def show_phase(phase: str = "") -> None:
+    """Show the current phase in a terminal, in a line that replaces the previous phase; empty: clear the line."""
     if sys.stderr.isatty():
-        click.echo(f"\r{what}\x1b[K", err=True, nl=False)
+        click.echo(f"\r{phase}\x1b[K", err=True, nl=False)
 
 
 def cluster_named(cluster: str | None, name: str | None) -> str | None:
-    """Return the cluster named by an argument or by --name."""
+    """Return the cluster named by an argument or by --name, None if there is neither. Raises click.UsageError if they
+    differ."""
     if cluster is not None and name is not None and cluster != name:
         raise click.UsageError(f"two clusters are named, {cluster} and --name {name}: name one")
     return cluster if cluster is not None else name
@@ -167,7 +163,7 @@ def new_results_folder(parent: Path, purpose: str) -> Path:
         except FileExistsError:
             count += 1
             folder = parent / f"{stem}-{count}"
-        except OSError:  # the command reports it on its first write
+        except OSError:  # reported when the command first writes to the folder
             return folder
         else:
             return folder

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from testbed.observe.decoding.capture_reader import Frame
     from testbed.observe.decoding.frame_filter import Filter
 
-Show = Callable[[list["Frame"]], str]
-"""Formatter of frames."""
+Formatter = Callable[[list["Frame"]], str]
+"""Formats frames as lines of output."""
 
 
 @click.command("decode", short_help="Print a capture, frame by frame or message by message.")
 @click.argument("path", metavar="FILE|FOLDER|-")
-@click.option("--follow", "-f", is_flag=True, help="Read on as the file grows, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Keep reading as the file grows, until Ctrl-C.")
 @click.option("--filter", "condition", metavar="EXPR", help="Only frames that match this condition, as in rules.")
 @click.option("--messages", "list_messages", is_flag=True, help="Print a line for each message instead.")
 @click.option(
@@ -44,33 +44,33 @@ def decode_command(
     """Print the frames of a capture: the time and place of each, its content, and its fate.
 
     \b
-    testbed decode results/runs/2026-01-31-1        all captures of a run, in the order of time
+    testbed decode results/runs/20261121-...        all captures of a run, sorted by time
     testbed decode n1.pcapng --filter 'emp.type == 3 and emp.message == 7'
     testbed decode n1.pcapng --follow               while 'testbed capture -w n1.pcapng' writes it
-    testbed decode n1.pcapng --messages             how each message fared
+    testbed decode n1.pcapng --messages             each message: frames sent, sent again, lost
     testbed decode n1.pcapng --message n1/n2/7      message 7 from n1 to n2, frame by frame
 
-    '>' leaves the named end, '<' arrives there; a fate follows the frame in brackets. Captures of 'testbed capture' and
-    of simulated runs can be read, and those of other programs: pcapng and pcap.
+    '>' leaves the named end, '<' arrives there; a fate follows the frame in brackets. It reads pcapng and pcap files: those
+    of 'testbed capture', of simulated runs, and of other programs.
 
     A filter has the conditions of rules ('testbed inject --help'), except those that count frames; after(1s) is one
-    second after the first frame. Times of a simulation are seconds since its beginning, others are the clock's.
+    second after the first frame. Times of a simulation are seconds since its beginning, others those of the wall clock.
     """
     from testbed.observe.decoding.capture_files import Source
     from testbed.observe.decoding.frame_filter import Filter
 
     if (list_messages or message_id is not None) and (follow or verbose):
-        raise click.UsageError("messages are printed when everything is read: --follow and --verbose go with frames")
+        raise click.UsageError("--messages and --message cannot be combined with --follow or --verbose")
     frame_filter = Filter(condition) if condition is not None else None
     source = Source(path, follow)
     if list_messages or message_id is not None:
         _print_messages(source, frame_filter, message_id, as_json)
         return
-    show = _facts(source) if as_json else _lines(source, verbose)
-    _print_frames(source, frame_filter, show, totals=not as_json)
+    formatter = _json_formatter(source) if as_json else _line_formatter(source, verbose)
+    _print_frames(source, frame_filter, formatter, totals=not as_json)
 
 
-def _print_frames(source: Source, frame_filter: Filter | None, show: Show, totals: bool) -> None:
+def _print_frames(source: Source, frame_filter: Filter | None, formatter: Formatter, totals: bool) -> None:
     """Print frames. totals: print totals on standard error."""
     total = printed = with_fate = 0
     try:
@@ -83,11 +83,11 @@ def _print_frames(source: Source, frame_filter: Filter | None, show: Show, total
                 printed += len(frames)
                 with_fate += sum(bool(frame.comment) for frame in frames)
                 if frames:
-                    sys.stdout.write(show(frames))
+                    sys.stdout.write(formatter(frames))
                     sys.stdout.flush()
     finally:
         if totals and total:
-            echo(_sum(total, printed, with_fate, frame_filter is not None), err=True)
+            echo(_format_totals(total, printed, with_fate, frame_filter is not None), err=True)
         if source.skipped:
             echo(f"warning: {source.skipped:,} frames were left out: they are not Ethernet frames", err=True)
 
@@ -116,9 +116,12 @@ def _print_messages(source: Source, frame_filter: Filter | None, message_id: str
             )
         sys.stdout.flush()
         if messages.others and not messages.found and not as_json:
-            echo(f"warning: none of its {messages.others:,} frames has the number of a message", err=True)
+            echo(f"warning: none of the {messages.others:,} frames has a message number", err=True)
         if messages.strays and not as_json:
-            echo(f"warning: {messages.strays:,} frames are of messages that are not in it, or broken", err=True)
+            echo(
+                f"warning: {messages.strays:,} frames are malformed, or belong to messages that are not in the capture",
+                err=True,
+            )
     if message_id is not None and not selected:
         raise NotFoundError(_unknown_message(source, message_id, [names.of(message) for message in messages.found]))
 
@@ -130,12 +133,12 @@ def _unknown_message(source: Source, message_id: str, names: list[str]) -> str:
     return f"no message {message_id!r} in {source.path}{hint}; there are {len(names):,}, which --messages lists"
 
 
-def _sum(total: int, printed: int, with_fate: int, filtered: bool) -> str:
-    frames = f"{printed:,} of {total:,} frames" if filtered else f"{total:,} frame{'s' if total > 1 else ''}"
+def _format_totals(total: int, printed: int, with_fate: int, is_filtered: bool) -> str:
+    frames = f"{printed:,} of {total:,} frames" if is_filtered else f"{total:,} frame{'s' if total > 1 else ''}"
     return f"{frames}, {with_fate:,} of them with a fate" if with_fate else frames
 
 
-def _lines(source: Source, verbose: bool) -> Show:
+def _line_formatter(source: Source, verbose: bool) -> Formatter:
     from testbed.observe.decoding.frame_output import Lines
 
     if not verbose:
@@ -145,15 +148,15 @@ def _lines(source: Source, verbose: bool) -> Show:
     return Lines(source.nics, format_layers).lines
 
 
-def _facts(source: Source) -> Show:
+def _json_formatter(source: Source) -> Formatter:
     from testbed.observe.decoding.frame_output import Facts
 
     facts = Facts(source.nics)
 
-    def show(frames: Iterable[Frame]) -> str:
+    def format_frames(frames: Iterable[Frame]) -> str:
         return "".join([_line("decoded", facts.of(frame)) for frame in frames])
 
-    return show
+    return format_frames
 
 
 def _line(kind: str, document: Mapping[str, object]) -> str:
@@ -161,7 +164,7 @@ def _line(kind: str, document: Mapping[str, object]) -> str:
 
 
 @click.command("dissector", short_help="Write a dissector of the protocols for Wireshark.")
-@click.option("-o", "--output", "path", metavar="FILE", help="Write it to this file instead of standard output.")
+@click.option("-o", "--output", "path", metavar="FILE", help="Write to this file instead of standard output.")
 def dissector_command(path: str | None) -> None:
     """Write a dissector in Lua for Wireshark and tshark: all registered protocols, as their Scapy layers define them.
 
@@ -174,8 +177,8 @@ def dissector_command(path: str | None) -> None:
     """
     from testbed.observe.dissector.lua import generate_dissector
 
-    text, lacking = generate_dissector()
-    for sentence in lacking:
+    text, warnings = generate_dissector()
+    for sentence in warnings:
         click.echo(f"warning: {sentence}", err=True)
     if path is None:
         echo(text, nl=False)

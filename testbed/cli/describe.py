@@ -1,4 +1,4 @@
-"""Commands ``validate``, ``topologies``, ``graph`` and ``schema``: descriptions, without touching the machine."""
+"""Commands ``validate``, ``topologies``, ``graph`` and ``schema``: they read descriptions, and change nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,13 @@ def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
         if not as_json:
             raise
         problems = [
-            {"path": p.path, "found": p.found, "expected": p.expected, "suggestion": p.suggestion}
-            for p in error.problems
+            {
+                "path": problem.path,
+                "found": problem.found,
+                "expected": problem.expected,
+                "suggestion": problem.suggestion,
+            }
+            for problem in error.problems
         ]
         print_json("validate", {"valid": False, "origin": error.source, "problems": problems, "warnings": []})
         raise click.exceptions.Exit(error.exit_code) from error
@@ -73,12 +78,11 @@ def topologies_command(as_json: bool) -> None:
 
 @click.command("graph")
 @click.argument("source", metavar="FILE|NAME")
-@click.option("--dot", is_flag=True, help="Graphviz DOT: testbed graph --dot star-4 | dot -Tsvg > star-4.svg")
+@click.option("--dot", is_flag=True, help="Print Graphviz DOT: testbed graph --dot star-4 | dot -Tsvg > star-4.svg")
 @json_option
 @collector_off()
 def graph_command(source: str, dot: bool, as_json: bool) -> None:
-    """Draw a cluster: a tree in the terminal, or DOT for Graphviz; with --json, everything derived from the
-    description."""
+    """Draw a cluster as a tree in the terminal, or as DOT for Graphviz. With --json, print the resolved layout."""
     from testbed.spec.graphviz import to_dot
     from testbed.spec.layout_json import to_json
     from testbed.spec.loader import load
@@ -95,8 +99,8 @@ def graph_command(source: str, dot: bool, as_json: bool) -> None:
 
 
 def _draw(layout: Layout) -> None:
-    """Draw a spanning tree from the first switch (or node); a link that closes a cycle is a leaf marked with an
-    arrow."""
+    """Draw a spanning tree from the first switch, or from the first node if there is no switch. A link that closes a cycle
+    is drawn as a leaf marked with an arrow. A cluster that is not connected has several trees."""
     from rich.text import Text
     from rich.tree import Tree
 
@@ -136,9 +140,9 @@ def _draw(layout: Layout) -> None:
 @click.command("schema")
 @click.argument("document", default="description")
 def schema_command(document: str) -> None:
-    """Print the JSON Schema of descriptions, scenarios, machines files, or of what a command prints with --json: up, ...
+    """Print the JSON Schema of descriptions, scenarios, machines files, or of a command's output with --json: up, ...
 
-    An editor that knows JSON Schema for TOML completes and checks descriptions with it.
+    An editor that supports JSON Schema for TOML completes and checks descriptions by it.
     """
     from testbed.cli.documents import DOCUMENTS, schema_of
 

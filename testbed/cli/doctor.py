@@ -20,22 +20,24 @@ if TYPE_CHECKING:
 @click.option("--datapaths", is_flag=True, help="Show what each datapath does exactly, approximately or not at all.")
 @json_option
 def doctor_command(datapaths: bool, as_json: bool) -> None:
-    """Probe this machine's features in a scratch namespace, and say how to get the missing ones."""
+    """Probe this machine's features in a scratch namespace, and print how to get the missing ones."""
     if datapaths:
         _show_datapaths(as_json)
         return
     from testbed.machines.machine_report import capabilities
 
-    found = capabilities()
+    probed = capabilities()
     if as_json:
-        print_json("doctor", {"capabilities": [asdict(capability) for capability in found], "protocols": documents()})
+        document = {"capabilities": [asdict(capability) for capability in probed], "protocols": protocol_documents()}
+        print_json("doctor", document)
         return
-    print_capabilities(found)
+    print_capabilities(probed)
     echo()
     print_protocols()
 
 
 def print_capabilities(capabilities: Sequence[Capability], indent: str = "") -> None:
+    """Print a line for each capability, and one with the remedy for each that is missing."""
     width = max(len(capability.name) for capability in capabilities)
     for capability in capabilities:
         status = click.style("yes", fg="green") if capability.available else click.style("no ", fg="red")
@@ -74,12 +76,13 @@ def _show_datapaths(as_json: bool) -> None:
         echo("  ".join([feature.name.ljust(width), *cells, feature.meaning]))
 
 
-def documents() -> list[dict[str, object]]:
-    """Return the protocols as JSON objects."""
+def protocol_documents() -> list[dict[str, object]]:
+    """Return the offered protocols as JSON objects."""
     return [asdict(protocol) for protocol in offered_protocols()]
 
 
 def print_protocols() -> None:
+    """Print the table of offered protocols."""
     rows = [
         [
             protocol.name,

@@ -14,7 +14,9 @@ from testbed.cli.consoles import format_of
 Schema: TypeAlias = Mapping[str, object]
 
 _TEXT: Schema = {"type": "string"}
-_NUMBER: Schema = {"type": "integer"}
+_INTEGER: Schema = {"type": "integer"}
+_NUMBER: Schema = {"type": "number"}
+_NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 _FLAG: Schema = {"type": "boolean"}
 
 
@@ -31,19 +33,19 @@ def _with_description(schema: Schema, description: str) -> Schema:
 
 
 _DIRECTION = _object(
-    frames=_with_description(_NUMBER, "frames since the link was made"),
-    bytes=_with_description(_NUMBER, "bytes in these frames"),
-    dropped=_with_description(_NUMBER, "frames that the kernel dropped"),
+    frames=_with_description(_INTEGER, "frames since the link was created"),
+    bytes=_with_description(_INTEGER, "bytes in these frames"),
+    dropped=_with_description(_INTEGER, "frames that the kernel dropped"),
     impairment=_with_description(
         {"type": "object"},
         "impairments in force, by the keys of a description; times in ns, rates in bit/s, sizes in bytes",
     ),
 )
 _INJECTED = _object(
-    number=_with_description(_NUMBER, "for 'testbed heal'"),
+    number=_with_description(_INTEGER, "number for 'testbed heal'"),
     what=_TEXT,
     links=_list(_TEXT),
-    seconds_left=_with_description({"type": ["number", "null"]}, "seconds until it heals by itself; null: never"),
+    seconds_left=_with_description(_NUMBER_OR_NULL, "seconds until it heals by itself; null: never"),
 )
 _IMPAIRED = _object(
     name=_with_description(_TEXT, "the link"),
@@ -55,11 +57,11 @@ _IMPAIRED = _object(
 _ROUND_TRIP: Schema = {
     **_object(
         nodes=_list(_TEXT),
-        delay=_with_description(_NUMBER, "ns, sum over both directions"),
-        jitter=_with_description(_NUMBER, "ns, sum over both directions"),
-        loss=_with_description({"type": "number"}, "share of round trips that lose a frame"),
-        rate=_with_description(_NUMBER, "bit/s of the slowest link from the first to the second; 0: unlimited"),
-        rules=_with_description(_NUMBER, "fault rules on the path"),
+        delay=_with_description(_INTEGER, "ns, sum over both directions"),
+        jitter=_with_description(_INTEGER, "ns, sum over both directions"),
+        loss=_with_description(_NUMBER, "share of round trips that lose a frame"),
+        rate=_with_description(_INTEGER, "bit/s of the slowest link from the first to the second; 0: unlimited"),
+        rules=_with_description(_INTEGER, "fault rules on the path"),
         down=_with_description(_FLAG, "a link of the path is down"),
     ),
     "type": ["object", "null"],
@@ -67,16 +69,16 @@ _ROUND_TRIP: Schema = {
 _NIC = _object(
     name=_TEXT,
     mac=_TEXT,
-    mtu=_NUMBER,
+    mtu=_INTEGER,
     addresses=_with_description(_list(_TEXT), "with prefix length"),
     link=_with_description(_TEXT, "name of the NIC's link"),
 )
 _AGENT = _with_description(
     {
         **_object(
-            pid=_with_description(_NUMBER, "pid of the agent; 0: it does not answer"),
-            hosts=_list(_object(function=_NUMBER, pid=_with_description(_NUMBER, "pid of the attached process"))),
-            lost=_with_description(_NUMBER, "frames that were not read in time, or not sent"),
+            pid=_with_description(_INTEGER, "pid of the agent; 0: it does not answer"),
+            hosts=_list(_object(function=_INTEGER, pid=_with_description(_INTEGER, "pid of the attached process"))),
+            lost=_with_description(_INTEGER, "frames that were not read in time, or not sent"),
         ),
         "type": ["object", "null"],
     },
@@ -87,11 +89,11 @@ _NODE = _object(
     tags=_list(_TEXT),
     namespace=_with_description(_TEXT, "the path of its network namespace"),
     exists=_with_description(_FLAG, "whether the namespace exists"),
-    programs=_with_description(_list(_NUMBER), "pids of the programs in the node"),
+    programs=_with_description(_list(_INTEGER), "pids of the programs in the node"),
     agent=_AGENT,
     nics=_list(_NIC),
 )
-_PORT = _object(number=_NUMBER, link=_TEXT)
+_PORT = _object(number=_INTEGER, link=_TEXT)
 _SWITCH = _object(
     name=_TEXT,
     kind=_TEXT,
@@ -117,39 +119,39 @@ _CLUSTER = _object(
     origin=_with_description(_TEXT, "path of the description, topology:NAME, or python"),
     phase={"enum": ["building", "up", "changing", "removing"]},
     lasting=_with_description(_FLAG, "false: the cluster ends with its owner"),
-    owner=_with_description(_NUMBER, "pid of the process that made it"),
-    created=_with_description(_NUMBER, "seconds of the epoch"),
+    owner=_with_description(_INTEGER, "pid of the process that brought it up"),
+    created=_with_description(_INTEGER, "seconds since the epoch"),
     nodes=_list(_NODE),
     switches=_list(_SWITCH),
     links=_list(_LINK),
     shared=_with_description(
-        {"type": ["object", "null"]}, "sharing of its NICs: protocol, functions, owner; null: not shared"
+        {"type": ["object", "null"]}, "sharing of its NICs: protocol, functions, owner; null: the NICs are not shared"
     ),
     injected=_with_description(_list(_INJECTED), "injections in force, on top of the declared impairments"),
 )
 _PROGRAM = _object(
-    pid=_NUMBER,
+    pid=_INTEGER,
     name=_TEXT,
-    cpu=_with_description({"type": "number"}, "share of one processor: 0.5 is half of it"),
-    memory=_with_description(_NUMBER, "resident bytes"),
+    cpu=_with_description(_NUMBER, "share of one processor: 0.5 is half of it"),
+    memory=_with_description(_INTEGER, "resident bytes"),
 )
 _FLOW = _object(
-    frames=_with_description(_NUMBER, "since the link was made"),
-    bytes=_NUMBER,
-    rate=_with_description({"type": "number"}, "frames/s"),
-    bits=_with_description({"type": "number"}, "bit/s"),
+    frames=_with_description(_INTEGER, "since the link was created"),
+    bytes=_INTEGER,
+    rate=_with_description(_NUMBER, "frames/s"),
+    bits=_with_description(_NUMBER, "bit/s"),
     dropped=_with_description({"type": "object"}, "frames by cause"),
-    drop_rate=_with_description({"type": "number"}, "frames/s"),
+    drop_rate=_with_description(_NUMBER, "frames/s"),
     fates=_with_description({"type": "object"}, "frames by other fates: corrupted, duplicated, reordered, delayed"),
-    declared=_with_description(_TEXT, "impairments in words"),
-    injected=_with_description(_TEXT, "impairments in words"),
+    declared=_with_description(_TEXT, "text of the declared impairments"),
+    injected=_with_description(_TEXT, "text of the injected impairments"),
 )
 _SNAPSHOT = _object(
     cluster=_TEXT,
     origin=_TEXT,
-    time=_with_description(_NUMBER, "wall clock, ns"),
-    age=_with_description({"type": "number"}, "seconds since the cluster came up"),
-    span=_with_description({"type": "number"}, "seconds over which rates are averaged"),
+    time=_with_description(_INTEGER, "wall clock, ns"),
+    age=_with_description(_NUMBER, "seconds since the cluster came up"),
+    span=_with_description(_NUMBER, "seconds over which rates are averaged"),
     summary=_TEXT,
     phase=_TEXT,
     warning=_with_description(_TEXT, "a problem of the cluster, or empty"),
@@ -186,16 +188,14 @@ _SNAPSHOT = _object(
     ),
     faults=_list(
         _object(
-            number=_NUMBER,
+            number=_INTEGER,
             what=_TEXT,
             links=_list(_TEXT),
-            seconds_left=_with_description(
-                {"type": ["number", "null"]}, "seconds until it heals by itself; null: never"
-            ),
+            seconds_left=_with_description(_NUMBER_OR_NULL, "seconds until it heals by itself; null: never"),
         )
     ),
     carriers=_with_description(_list(_PROGRAM), "the testbed's own processes, such as the relay"),
-    events=_with_description(_list(_object(time=_NUMBER, kind=_TEXT, where=_TEXT, what=_TEXT)), "most recent events"),
+    events=_with_description(_list(_object(time=_INTEGER, kind=_TEXT, where=_TEXT, what=_TEXT)), "most recent events"),
     switches=_list(_object(name=_TEXT, kind=_TEXT)),
 )
 _LAYOUT: Schema = {
@@ -203,15 +203,14 @@ _LAYOUT: Schema = {
     "description": "the cluster with all derived keys; keys with default values are left out",
 }
 _GRADE: Schema = {"enum": ["trusted", "degraded", "invalid"]}
-_OPTIONAL: Schema = {"type": ["number", "null"]}
 _FINDING = _object(
     what=_with_description(_TEXT, "name of the finding in the table of thresholds"),
     link=_with_description(_TEXT, "empty: the whole machine"),
     direction={"enum": ["forward", "backward", ""]},
-    asked=_OPTIONAL,
-    measured=_OPTIONAL,
+    asked=_NUMBER_OR_NULL,
+    measured=_NUMBER_OR_NULL,
     unit=_with_description(_TEXT, "unit of asked, measured and interval: ns, bit/s, share, frames"),
-    interval=_with_description({"type": ["array", "null"], "items": {"type": "number"}}, "confidence interval at 1e-6"),
+    interval=_with_description({"type": ["array", "null"], "items": _NUMBER}, "confidence interval at 1e-6"),
     grade=_with_description(
         {"enum": ["trusted", "undecided", "degraded", "invalid", "failed"]}, "undecided: the sample is too small"
     ),
@@ -222,7 +221,7 @@ _PROTOCOLS = _list(
         name=_TEXT,
         package=_TEXT,
         version=_TEXT,
-        ethertype=_with_description(_NUMBER, "0: the kernel's own protocol"),
+        ethertype=_with_description(_INTEGER, "0: the kernel's own protocol"),
         modes=_list(_TEXT),
         nics=_with_description(_list(_TEXT), "execution of its firmware: inline, shared"),
         fabrics=_with_description(_list(_TEXT), "the kinds of switches that it supports"),
@@ -240,10 +239,10 @@ _REPORT: Schema = {
         version=_with_description(_TEXT, "installed version of testbed"),
         python=_TEXT,
         kernel=_TEXT,
-        cores=_NUMBER,
-        memory=_with_description(_NUMBER, "bytes"),
+        cores=_INTEGER,
+        memory=_with_description(_INTEGER, "bytes"),
         underlay_mtu=_with_description(
-            _NUMBER, "MTU of the interface with the underlay address; 0: no underlay address"
+            _INTEGER, "MTU of the interface with the underlay address; 0: no underlay address"
         ),
         capabilities=_CAPABILITIES,
     ),
@@ -260,27 +259,27 @@ DOCUMENTS: Mapping[str, Schema] = {
         dry_run=_FLAG,
         operations=_with_description(_list(_TEXT), "executed operations, or with dry_run planned ones"),
         impaired=_list(_IMPAIRED),
-        former=_with_description(_list(_TEXT), "clusters that are still up from this file, under former names"),
+        former=_with_description(_list(_TEXT), "clusters that are still up from this file under its former names"),
         warnings=_with_description(_list(_TEXT), "NICs of different MTUs in one network"),
     ),
     "inject": _object(
         cluster=_TEXT,
-        number=_with_description(_NUMBER, "for 'testbed heal'"),
+        number=_with_description(_INTEGER, "number for 'testbed heal'"),
         what=_TEXT,
         links=_list(_object(name=_TEXT, datapath=_TEXT)),
         round_trip=_with_description(_ROUND_TRIP, "round trip between two nodes, with all impairments in force"),
-        seconds=_with_description({"type": "number"}, "seconds until the injection was in force"),
+        seconds=_with_description(_NUMBER, "seconds until the injection was in force"),
     ),
     "heal": _object(
         cluster=_TEXT,
-        healed=_list(_object(number=_NUMBER, what=_TEXT)),
+        healed=_list(_object(number=_INTEGER, what=_TEXT)),
         idle_rules=_with_description(_list(_TEXT), "a sentence for each rule that never decided a frame's fate"),
     ),
     "check": _object(
         cluster=_TEXT,
         grade=_GRADE,
-        seconds=_with_description({"type": "number"}, "duration of the measurement"),
-        slow=_with_description({"type": "number"}, "the slow-machine factor"),
+        seconds=_with_description(_NUMBER, "duration of the measurement"),
+        slow=_with_description(_NUMBER, "the slow-machine factor"),
         findings=_list(_FINDING),
         notes=_with_description(_list(_TEXT), "warnings, such as rules that decided nothing"),
     ),
@@ -293,8 +292,8 @@ DOCUMENTS: Mapping[str, Schema] = {
             settings=_with_description({"type": "object"}, "settings of the workload; times in ns, sizes in bytes"),
             protocol=_TEXT,
             mode={"enum": ["sim", "live", "dilated"]},
-            seed=_NUMBER,
-            seconds=_with_description({"type": "number"}, "duration of the run"),
+            seed=_INTEGER,
+            seconds=_with_description(_NUMBER, "duration of the run"),
             rows=_with_description(_list({"type": "object"}), "measurements; keys end with their unit"),
             results=_with_description(
                 _list({"type": "object"}), "return values of the programs, by repetition and node"
@@ -329,7 +328,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         ),
     ),
     "compare": _object(
-        threshold=_with_description({"type": "number"}, "minimum relative difference"),
+        threshold=_with_description(_NUMBER, "minimum relative difference"),
         worse=_with_description(_FLAG, "a measure is significantly worse, beyond the threshold"),
         differences=_with_description(_list(_TEXT), "differing settings"),
         notes=_list(_TEXT),
@@ -339,14 +338,12 @@ DOCUMENTS: Mapping[str, Schema] = {
                     {"type": "object"}, "conditions of the measurement: node, size_bytes, ...; for a paper its row"
                 ),
                 measure=_with_description(_TEXT, "key of a row; for a paper the unit of its row"),
-                a=_with_description({"type": "number"}, "median; for a paper its value"),
-                b=_with_description({"type": "number"}, "median"),
-                samples=_with_description(_list(_NUMBER), "numbers of samples of a and b"),
-                ratio=_with_description({"type": ["number", "null"]}, "ratio of b to a; null: infinite"),
-                low=_with_description(
-                    {"type": ["number", "null"]}, "confidence interval; null: too few samples, or infinite"
-                ),
-                high={"type": ["number", "null"]},
+                a=_with_description(_NUMBER, "median; for a paper its value"),
+                b=_with_description(_NUMBER, "median"),
+                samples=_with_description(_list(_INTEGER), "numbers of samples of a and b"),
+                ratio=_with_description(_NUMBER_OR_NULL, "ratio of b to a; null: infinite"),
+                low=_with_description(_NUMBER_OR_NULL, "confidence interval; null: too few samples, or infinite"),
+                high=_NUMBER_OR_NULL,
                 judgement=_with_description(_TEXT, "worse, better, undecided or no difference"),
             )
         ),
@@ -356,13 +353,13 @@ DOCUMENTS: Mapping[str, Schema] = {
         folder=_TEXT,
         points=_list(
             _object(
-                point=_with_description(_NUMBER, "number of the point in the order of the study's file, from 0"),
+                point=_with_description(_INTEGER, "number of the point in the order of the study's file, from 0"),
                 parameters=_with_description({"type": "object"}, "parameters of the run, by name"),
                 outcome=_with_description(_TEXT, "outcome of the last attempt: done or failed"),
                 error=_with_description(_TEXT, "reason of the failure"),
                 verdict=_with_description(_TEXT, "the run's grade"),
-                attempt=_with_description(_NUMBER, "the number of attempts"),
-                seconds={"type": "number"},
+                attempt=_with_description(_INTEGER, "the number of attempts"),
+                seconds=_NUMBER,
                 rows=_list({"type": "object"}),
             )
         ),
@@ -380,9 +377,9 @@ DOCUMENTS: Mapping[str, Schema] = {
                 table=_with_description(_TEXT, "table with a separate error summary, or empty"),
                 name=_TEXT,
                 unit=_TEXT,
-                paper={"type": "number"},
-                ours=_with_description(_OPTIONAL, "reproduced value; null: a value of the paper only"),
-                error=_with_description(_OPTIONAL, "relative deviation from the paper"),
+                paper=_NUMBER,
+                ours=_with_description(_NUMBER_OR_NULL, "reproduced value; null: a value of the paper only"),
+                error=_with_description(_NUMBER_OR_NULL, "relative deviation from the paper"),
                 kind={"enum": ["calibrated", "predicted", "paper"]},
                 source=_TEXT,
                 meaning=_TEXT,
@@ -394,8 +391,8 @@ DOCUMENTS: Mapping[str, Schema] = {
                 paper=_TEXT,
                 cluster=_TEXT,
                 profile=_with_description({"type": "object"}, "name and costs of the profile; ns, bit/s, bytes"),
-                constants=_with_description(_NUMBER, "number of calibrated constants of the profile"),
-                seconds=_with_description({"type": "number"}, "total time of its points"),
+                constants=_with_description(_INTEGER, "number of calibrated constants of the profile"),
+                seconds=_with_description(_NUMBER, "total time of its points"),
                 overall=_with_description(
                     {"type": ["object", "null"]}, "errors of the predicted rows: rows, median, p90, worst; null: none"
                 ),
@@ -412,13 +409,13 @@ DOCUMENTS: Mapping[str, Schema] = {
     "replay": {
         **_object(
             folder=_TEXT,
-            repetition=_NUMBER,
+            repetition=_INTEGER,
             mode={"enum": ["sim", "live"]},
             same=_with_description(_FLAG, "the same checks failed, or none in both runs"),
             before=_with_description(_list(_TEXT), "checks that failed in the original run"),
             now=_with_description(_list(_TEXT), "checks that failed in the replay"),
             error=_with_description(_TEXT, "the error that ended the run, or empty"),
-            fates=_with_description(_NUMBER, "number of fates in the log; -1: fates drawn from the seed"),
+            fates=_with_description(_INTEGER, "number of fates in the log; -1: fates drawn from the seed"),
             shrunk=_with_description({"type": "object"}, "with --shrink: fates, runs, minimal, log"),
         ),
         "required": ["folder", "repetition", "mode", "same", "before", "now", "error", "fates"],
@@ -427,23 +424,23 @@ DOCUMENTS: Mapping[str, Schema] = {
         folder=_TEXT, repetitions=_with_description(_list({"type": "object"}), "passed, checks, ambiguous, figures")
     ),
     "frame": _object(
-        time=_with_description(_NUMBER, "wall clock, ns"),
+        time=_with_description(_INTEGER, "wall clock, ns"),
         link=_TEXT,
         end=_with_description(_TEXT, "end of the link at which the frame was captured"),
         way=_with_description({"enum": ["out", "in"]}, "whether the frame leaves that end or arrives at it"),
-        bytes=_with_description(_NUMBER, "of the frame"),
+        bytes=_with_description(_INTEGER, "length of the frame"),
         what=_with_description(_TEXT, "summary of the frame"),
         causes=_with_description(_list(_TEXT), "causes of the fate: loss, rule, queue full, ..."),
         fate=_with_description(_TEXT, "description of the frame's fate; empty if it passed unchanged"),
     ),
     "decoded": _object(
         capture=_with_description(_TEXT, "file name, if the folder has several captures"),
-        time=_with_description(_NUMBER, "ns, of the wall clock or since a simulation's beginning"),
+        time=_with_description(_INTEGER, "ns, of the wall clock or since a simulation's beginning"),
         interface=_with_description(_TEXT, "end of the link at which the frame was captured"),
         link=_with_description(_TEXT, "empty if the capture does not record it"),
         direction=_with_description({"enum": ["forward", "backward", ""]}, "direction of the link, as in rules"),
         way=_with_description({"enum": ["out", "in", ""]}, "whether the frame leaves that end or arrives at it"),
-        bytes=_with_description(_NUMBER, "of the frame"),
+        bytes=_with_description(_INTEGER, "length of the frame"),
         what=_with_description(_TEXT, "summary of the frame"),
         protocol=_with_description(_TEXT, "the innermost header whose fields are known"),
         fields=_with_description(
@@ -458,12 +455,12 @@ DOCUMENTS: Mapping[str, Schema] = {
             message=_with_description(
                 _TEXT, "identifier for --message: the nodes, and the protocol's id of the message"
             ),
-            begun=_with_description(_NUMBER, "time of its first frame, ns"),
-            ended=_with_description(_NUMBER, "time of its last frame, ns"),
-            bytes=_with_description(_NUMBER, "size of the complete message, if its frames have the length"),
+            begun=_with_description(_INTEGER, "time of its first frame, ns"),
+            ended=_with_description(_INTEGER, "time of its last frame, ns"),
+            bytes=_with_description(_INTEGER, "size of the complete message, if its frames have the length"),
             sent=_with_description({"type": "object"}, "frames by role: data, ack, nack, control"),
-            again=_with_description(_NUMBER, "number of retransmissions among the sent frames"),
-            lost=_with_description(_NUMBER, "lost frames of any role"),
+            again=_with_description(_INTEGER, "number of retransmissions among the sent frames"),
+            lost=_with_description(_INTEGER, "lost frames of any role"),
             frames=_with_description(
                 _list({"type": "object"}), "its frames: time, interface, way, role, what, again, lost, fate"
             ),
@@ -473,14 +470,14 @@ DOCUMENTS: Mapping[str, Schema] = {
     "capture": _object(
         cluster=_TEXT,
         target=_TEXT,
-        seconds={"type": "number"},
+        seconds=_NUMBER,
         frames=_with_description({"type": "object"}, "number of frames by end of a link"),
         fates=_with_description({"type": "object"}, "frames with a fate other than a pass, by cause"),
         dropped=_with_description({"type": "object"}, "number of frames that were not read in time, by end"),
-        cut=_with_description(_NUMBER, "frames that are truncated"),
-        unknown_fates=_with_description(_NUMBER, "frames whose fate is unknown"),
-        undecided=_with_description(_NUMBER, "frames that a loss classifier may have dropped: it is unknown which"),
-        late=_with_description(_NUMBER, "frames out of order"),
+        cut=_with_description(_INTEGER, "frames that are truncated"),
+        unknown_fates=_with_description(_INTEGER, "frames whose fate is unknown"),
+        undecided=_with_description(_INTEGER, "frames that a loss classifier may have dropped: it is unknown which"),
+        late=_with_description(_INTEGER, "frames out of order"),
         gone=_with_description(_FLAG, "the cluster was taken down"),
         complete=_with_description(_FLAG, "all frames were captured, with their fates"),
     ),
@@ -516,13 +513,13 @@ DOCUMENTS: Mapping[str, Schema] = {
                 reason=_with_description(
                     _TEXT, "reason of a failure or of not being applicable; for a pass a note, or empty"
                 ),
-                seconds={"type": "number"},
+                seconds=_NUMBER,
             )
         ),
     ),
     "event": _object(
         of=_with_description(_TEXT, "name of the cluster, or folder of the run"),
-        time=_with_description(_NUMBER, "wall clock, ns"),
+        time=_with_description(_INTEGER, "wall clock, ns"),
         event=_with_description(_TEXT, "kind of the event"),
         where=_with_description(_TEXT, "links or nodes, or empty"),
         what=_with_description(_TEXT, "description of the other attributes"),
@@ -546,7 +543,7 @@ DOCUMENTS: Mapping[str, Schema] = {
         cluster=_TEXT,
         moments=_list(
             _object(
-                at=_with_description(_NUMBER, "nanoseconds since the programs began"),
+                at=_with_description(_INTEGER, "nanoseconds since the programs began"),
                 begins=_FLAG,
                 fault=_TEXT,
                 kind=_TEXT,
@@ -586,14 +583,14 @@ DOCUMENTS: Mapping[str, Schema] = {
         machines=_with_description({"type": "object"}, "names of its nodes and switches, by machine"),
         cut=_object(
             links=_with_description(_list(_TEXT), "links between machines"),
-            rate=_with_description(_NUMBER, "total rate of these links in both directions, bit/s"),
+            rate=_with_description(_INTEGER, "total rate of these links in both directions, bit/s"),
         ),
         underlays=_list(
             _object(
                 machines=_with_description(_list(_TEXT), "names of the two machines"),
-                round_trip=_with_description(_NUMBER, "median round trip of ICMP echo between them, ns"),
-                spread=_with_description(_NUMBER, "difference of the longest and the shortest round trip, ns"),
-                loss=_with_description({"type": "number"}, "share of echo requests without a reply"),
+                round_trip=_with_description(_INTEGER, "median round trip of ICMP echo between them, ns"),
+                spread=_with_description(_INTEGER, "difference of the longest and the shortest round trip, ns"),
+                loss=_with_description(_NUMBER, "share of echo requests without a reply"),
             )
         ),
         operations=_with_description({"type": "object"}, "number of operations by machine; empty with dry_run"),
@@ -617,14 +614,14 @@ DOCUMENTS: Mapping[str, Schema] = {
         target=_TEXT,
         file=_with_description(_TEXT, "path of the capture of all machines"),
         frames=_with_description({"type": "object"}, "number of frames by end of a link"),
-        complete=_with_description({"type": "boolean"}, "all frames were captured, with their fates"),
+        complete=_with_description(_FLAG, "all frames were captured, with their fates"),
     ),
     "machines-gc": _object(machines=_with_description({"type": "object"}, "findings as of gc, by machine")),
 }
 
 
 def schema_of(kind: str) -> Schema:
-    """JSON Schema of a document; `kind` is a key of DOCUMENTS."""
+    """Return the JSON Schema of a document, with its format and kind. kind: a key of DOCUMENTS."""
     schema = dict(DOCUMENTS[kind])
     properties = schema["properties"]
     assert isinstance(properties, dict)

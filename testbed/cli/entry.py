@@ -1,4 +1,4 @@
-"""Entry point of the command. Ctrl-C during the imports ends it with a message, too."""
+"""Entry point of the command. It handles Ctrl-C during the imports, too."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 
-_PAUSE = 0.01
-"""Seconds after which a lost Ctrl-C is repeated: the callback that has lost it returns first."""
+_REPEAT_DELAY = 0.01
+"""Seconds after which a lost Ctrl-C is repeated, so that the callback that has lost it returns first."""
 
 
 def main() -> None:
@@ -30,8 +30,8 @@ def main() -> None:
 
 
 def _open_standard_streams() -> None:
-    """Open /dev/null for each standard stream that the caller has closed: a socket of ours must not get its descriptor, to
-    which programs in nodes would write."""
+    """Open /dev/null for each standard stream that the caller has closed. Otherwise a socket or file of this process could
+    get the stream's descriptor, and programs in nodes would write to it."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)
@@ -43,13 +43,13 @@ def _open_standard_streams() -> None:
 
 
 def _repeat_lost_interrupt(lost: sys.UnraisableHookArgs) -> None:
-    """Repeat a Ctrl-C whose exception was raised in a finalizer or in a callback of a weak reference (the import system has
-    one), where Python drops it: the command would go on."""
+    """Repeat a Ctrl-C whose exception was raised in a finalizer or in a callback of a weak reference, such as the import
+    system's: Python drops exceptions there, and the command would go on."""
     if lost.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(lost)
         return
     from threading import Timer
 
-    timer = Timer(_PAUSE, os.kill, (os.getpid(), signal.SIGINT))
+    timer = Timer(_REPEAT_DELAY, os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()

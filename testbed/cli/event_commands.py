@@ -23,7 +23,7 @@ _KIND_WIDTH = 12
 
 @click.command("events", short_help="Show the events of a cluster or run.")
 @cluster_argument
-@click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C, or the end of the cluster or run.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until Ctrl-C, or the end of the cluster or run.")
 @click.option("--since", metavar="TIME", help="Oldest event: 10s (ago), 22:50 (today), 2026-11-21T22:50.")
 @click.option(
     "--kind",
@@ -37,24 +37,24 @@ _KIND_WIDTH = 12
 def events_command(
     cluster: str | None, follow: bool, since: str | None, kinds: Sequence[str], name: str | None, as_json: bool
 ) -> None:
-    """Show the events of a cluster, the oldest first. A run's folder may take the cluster's place.
+    """Show the events of a cluster, or of the run in a folder, the oldest first.
 
     \b
-    testbed events --follow                   also those from now on
-    testbed events --since 1min --kind relay  of the relay: died, restarted, behind
-    testbed events results/runs/20261121-...  of a run
+    testbed events --follow                   past and future events
+    testbed events --since 1min --kind relay  events of the relay: died, restarted, behind
+    testbed events results/runs/20261121-...  events of a run
 
-    With --json every event is a line, an object of kind "event".
+    With --json each event is printed as one line, a document of kind "event".
     """
     from testbed.observe.format.event_format import format_event
 
     begin = _parse_since(since)
-    source = _source(cluster_named(cluster, name))
-    requested = _kind_filter(kinds, source)
+    source = _find_source(cluster_named(cluster, name))
+    is_requested = _kind_filter(kinds, source)
     try:
         for event in source.events(follow=follow):
             formatted = format_event(event)
-            if formatted.time < begin or not requested(formatted.kind):
+            if formatted.time < begin or not is_requested(formatted.kind):
                 continue
             if as_json:
                 facts = {key: value for key, value in event.items() if key not in ("time", "event")}
@@ -73,18 +73,18 @@ def events_command(
             raise
         return
     if follow:
-        echo(source.end(), err=True)
+        echo(source.final_message(), err=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file of events. name: name of the cluster, or the run's folder. ended: whether the file is complete. end: returns
-    the final message."""
+    """A file of events. name: name of the cluster, or the run's folder. has_ended: whether no events will be added.
+    final_message: returns the message to print then."""
 
     name: str
     file: Path
-    ended: Callable[[], bool]
-    end: Callable[[], str]
+    has_ended: Callable[[], bool]
+    final_message: Callable[[], str]
 
     def events(self, *, follow: bool) -> Iterator[Event]:
         from testbed.observe.format.event_format import Tail
@@ -92,26 +92,27 @@ class _Source:
         tail = Tail(self.file)
         try:
             while True:
-                is_complete = not follow or self.ended()  # checked before reading, so that the last events are read
+                is_last = not follow or self.has_ended()  # checked before reading, so that the last events are read
                 yield from tail.read()
-                if is_complete:
+                if is_last:
                     return
-                time.sleep(_POLL_INTERVAL)  # a regular file cannot be polled for growth
+                time.sleep(_POLL_INTERVAL)  # poll(2) does not wait for a regular file to grow
         finally:
             tail.close()
 
 
-def _source(name: str | None) -> _Source:
-    """Find the events of a cluster or run. Raises NotFoundError with the valid names."""
+def _find_source(name: str | None) -> _Source:
+    """Find the events of a cluster, or of the run in a folder. Raises NotFoundError with the valid names."""
     from testbed.cluster.records.state import Store
     from testbed.runtime import event_log
 
     store = Store()
     if name is not None and (os.sep in name or (name not in store.names() and os.path.isdir(name))):
-        return _run(Path(name))
+        return _run_source(Path(name))
     cluster = store.existing_name(name)
     directory = store.directory(cluster)
-    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # a restarted cluster has a new directory
+    # By its descriptor: a cluster that is brought up again has a new directory of the same name.
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     return _Source(
         cluster,
         directory / event_log.FILE,
@@ -120,7 +121,7 @@ def _source(name: str | None) -> _Source:
     )
 
 
-def _run(folder: Path) -> _Source:
+def _run_source(folder: Path) -> _Source:
     from testbed.observe.recorded import EVENTS, RESULT, read_run
 
     read_run(folder)
@@ -134,15 +135,14 @@ def _run(folder: Path) -> _Source:
 
 def _kind_filter(kinds: Sequence[str], source: _Source) -> Callable[[str], bool]:
     """Return a predicate for the requested kinds. Raises click.BadParameter for a kind neither known nor recorded."""
-    from testbed.observe.format.event_format import format_event
-    from testbed.observe.format.event_format import kinds as known
+    from testbed.observe.format import event_format
 
     def matches(kind: str, requested: str) -> bool:
         return kind.lower() == requested.lower() or kind.lower().startswith(f"{requested.lower()} ")
 
-    known_kinds = dict.fromkeys(known()) if kinds else {}
+    known_kinds = dict.fromkeys(event_format.kinds()) if kinds else {}
     if any(not any(matches(kind, requested) for kind in known_kinds) for requested in kinds):
-        known_kinds |= dict.fromkeys(format_event(event).kind for event in source.events(follow=False))
+        known_kinds |= dict.fromkeys(event_format.format_event(event).kind for event in source.events(follow=False))
     for requested in kinds:
         if not any(matches(kind, requested) for kind in known_kinds):
             from testbed.spec.problems import nearest
@@ -154,7 +154,7 @@ def _kind_filter(kinds: Sequence[str], source: _Source) -> Callable[[str], bool]
 
 
 def _parse_since(since: str | None) -> int:
-    """Parse a time; nanoseconds of the epoch."""
+    """Parse a time; return nanoseconds since the epoch, 0 for None. Raises click.BadParameter."""
     if since is None:
         return 0
     from testbed.spec.units import UnitError, parse_duration

@@ -1,5 +1,5 @@
-"""Commands ``exec``, ``shell`` and ``ssh``: this process executes the program in a node, or the client of its sshd, so
-that terminal, signals and exit code are the program's."""
+"""Commands ``exec``, ``shell`` and ``ssh``. This process replaces itself (execve) by the program in a node, or by the ssh
+client, so that terminal, signals and exit code are the program's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from testbed.cli.consoles import echo, json_option, name_option, print_json
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND [ARGUMENT]...")
 @collector_off()
 def exec_command(name: str | None, node: str, command: tuple[str, ...]) -> None:
-    """Run a program in a node, or in the one that has a tag (@TAG).
+    """Run a program in a node, named or by its tag (@TAG).
 
     Standard input and output, the terminal, signals and the exit code are the program's own. Names of nodes resolve.
     """
@@ -71,12 +71,12 @@ def ssh_command(as_json: bool, cluster: str, node: str | None, command: tuple[st
     """Start an sshd in every node of a cluster that is up; with a node, or @TAG of one, log in or run a command there.
 
     \b
-    testbed ssh star-4                 start them, and print how to call ssh, scp, rsync, fab, ...
-    testbed ssh star-4 n1              a session in n1
-    testbed ssh star-4 n1 uptime -p    a command there, through its shell
+    testbed ssh star-4                 start them, and print the options for ssh, scp, rsync, fab, ...
+    testbed ssh star-4 n1              log in to n1
+    testbed ssh star-4 n1 uptime -p    run a command there, through its shell
 
-    Keys, configuration and known hosts are the cluster's own and end with it: nothing in ~/.ssh is read or written. In
-    a node, 'ssh n2' goes to n2 through the cluster's links. Without root you are yourself there, not the node's root.
+    Keys, configuration and known hosts belong to the cluster and are removed with it: nothing in ~/.ssh is read or
+    written. In a node, 'ssh n2' goes to n2 through the cluster's links. Without root you log in as yourself, not as root.
     """
     if node is not None and node.startswith("-"):
         raise click.UsageError(f"{node} follows the cluster: options of ssh go before it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,10 @@ for_option = click.option("--for", "duration", metavar="TIME", help="Heal by its
 # Option -> (metavar, help). The values are written as in a description.
 _IMPAIRMENTS = {
     "delay": ("TIME", "one-way delay"),
-    "jitter": ("TIME", "spread of the delay; order is kept, so the mean rises where frames are closer than it"),
+    "jitter": (
+        "TIME",
+        "spread of the delay; frames keep their order, which raises the mean if they are closer than it",
+    ),
     "distribution": ("NAME", "of the jitter: uniform, normal, pareto, table, trace"),
     "jitter-file": ("FILE", "table or trace of the jitter"),
     "rate": ("RATE", "of the wire: 100mbit, or unlimited"),
@@ -41,16 +45,16 @@ _IMPAIRMENTS = {
     "cell-size": ("SIZE", "payload of a cell"),
     "cell-overhead": ("N", "bytes that count against the rate in addition to each cell's payload"),
 }
-_NUMBERS = ("queue-frames", "corrupt-bits", "overhead", "cell-overhead")
-_FILES = ("jitter-file", "rate-trace")
+_INTEGER_OPTIONS = ("queue-frames", "corrupt-bits", "overhead", "cell-overhead")
+_FILE_OPTIONS = ("jitter-file", "rate-trace")
 
 
 def impairment_options(command: Command, *, files: bool = True) -> Command:
-    """Add an option for each key of an impairment. files: include the options for files."""
+    """Add an option for each key of an impairment. files: whether to include the options for files."""
     for name, (metavar, description) in reversed(_IMPAIRMENTS.items()):
-        if name in _FILES and not files:
+        if name in _FILE_OPTIONS and not files:
             continue
-        kind = int if name in _NUMBERS else str
+        kind = int if name in _INTEGER_OPTIONS else str
         command = click.option(
             f"--{name}", metavar=metavar, type=kind, help=f"{description[0].upper()}{description[1:]}."
         )(command)
@@ -81,16 +85,16 @@ def inject_command(
     as_json: bool,
     **impairments: Any,
 ) -> None:
-    """Impair running links; only the given keys are set. 'testbed heal' lifts the impairment.
+    """Impair links of a running cluster; keys that are not given keep their values. 'testbed heal' lifts the impairment.
 
     \b
     testbed inject n1 --loss 5% --delay 2ms              all links of n1, both directions
     testbed inject n1 n2 --loss 5%                       all links of n1 and n2: one injection
     testbed inject n1--s1 --rate 100mbit --direction n1-s1
     testbed inject all --rule 'drop udp and nth(3)' --for 10s
-    testbed inject @rack1 --loss 5% --direction out      what all nodes of a tag send
+    testbed inject @rack1 --loss 5% --direction out      frames sent by the nodes of a tag
 
-    When the command returns, the next frame offered meets the impairment.
+    When the command returns, the impairment is in force for the next frame that enters the link.
     """
     from testbed.cluster.faults import fault_injection
     from testbed.cluster.records.paths import example_pair, round_trip
@@ -98,7 +102,7 @@ def inject_command(
 
     store, cluster = _running(name)
     explicit_keys = {key: value for key, value in impairments.items() if value is not None}
-    for option in _FILES:
+    for option in _FILE_OPTIONS:
         key = option.replace("-", "_")
         if key in explicit_keys:
             explicit_keys[key] = _absolute(explicit_keys[key])
@@ -119,7 +123,7 @@ def inject_command(
 
 
 def _running(cluster: str | None) -> tuple[Store, str]:
-    """Return the store and the name of the command's cluster. Raises NotFoundError."""
+    """Return the store and the name of the cluster; None: the only one that is up. Raises NotFoundError."""
     from testbed.cluster.records.state import Store
 
     store = Store()
@@ -139,7 +143,7 @@ def _absolute(path: str) -> str:
 @name_option
 @json_option
 def link_command(target: str, action: str, duration: str | None, name: str | None, as_json: bool) -> None:
-    """Pull cables out, plug them in again, or both after a time (flap: one second, or --for).
+    """Unplug cables (down), plug them in again (up), or both (flap: down for one second, or --for).
 
     The NICs at the ends of a link that is down have no carrier.
     """
@@ -173,7 +177,7 @@ def partition_command(groups: Sequence[str], duration: str | None, name: str | N
 
 
 def groups_of(words: Sequence[str]) -> list[list[str]]:
-    """Read the groups of a partition: n1,n2 / n3."""
+    """Parse the groups of a partition: n1,n2 / n3."""
     groups = " ".join(words).split("/")
     return [[node for node in group.replace(",", " ").split() if node] for group in groups]
 
@@ -228,7 +232,7 @@ def load_command(
 
 
 def rate_of(text: str) -> int:
-    """Read --rate. Raises click.BadParameter."""
+    """Parse --rate; return bit/s. Raises click.BadParameter."""
     from testbed.spec.units import UnitError, parse_rate
 
     try:
@@ -236,12 +240,12 @@ def rate_of(text: str) -> int:
     except UnitError as error:
         raise click.BadParameter(str(error), param_hint="--rate") from error
     if bits == 0:
-        raise click.BadParameter("more than 0", param_hint="--rate")
+        raise click.BadParameter(f"must be more than 0, got {text}", param_hint="--rate")
     return bits
 
 
 def share_of(text: str) -> float:
-    """Read --cpu. Raises click.BadParameter."""
+    """Parse --cpu; return the share of one processor. Raises click.BadParameter."""
     number = text.removesuffix("%")
     try:
         value = float(number)
@@ -258,9 +262,9 @@ def heal_command(words: Sequence[str], name: str | None, as_json: bool) -> None:
     """Lift all injections, or those with these numbers; 'testbed status' shows them.
 
     \b
-    testbed heal             all that is injected
-    testbed heal star-4      the same, where several clusters are up
-    testbed heal star-4 2 3  injections 2 and 3
+    testbed heal             all injections of the only cluster that is up
+    testbed heal star-4      all injections of star-4
+    testbed heal star-4 2 3  injections 2 and 3 of star-4
 
     Declared impairments stay.
     """
@@ -270,8 +274,8 @@ def heal_command(words: Sequence[str], name: str | None, as_json: bool) -> None:
     named = words[0] if words and not words[0].isdecimal() else None
     numbers = [_number(word) for word in words[named is not None :]]
     store, cluster = _running(cluster_named(named, name))
-    idle = relay_client.idle_rules(store, store.choose(cluster), numbers)
-    print_healed(cluster, fault_injection.heal(store, cluster, numbers), as_json, idle)
+    idle_rules = relay_client.idle_rules(store, store.choose(cluster), numbers)
+    print_healed(cluster, fault_injection.heal(store, cluster, numbers), as_json, idle_rules)
 
 
 def _number(word: str) -> int:
@@ -281,19 +285,20 @@ def _number(word: str) -> int:
 
 
 def _print_injected(cluster: str, injected: Injected, as_json: bool, trip: RoundTrip | None = None) -> None:
-    carriers = {link: injected.state.datapaths.get(link, "direct") for link in sorted(injected.injection.links)}
-    print_injection(cluster, injected.injection, carriers, injected.took, as_json, trip)
+    datapaths = {link: injected.state.datapaths.get(link, "direct") for link in sorted(injected.injection.links)}
+    print_injection(cluster, injected.injection, datapaths, injected.took, as_json, trip)
 
 
 def print_injection(
     cluster: str,
     injection: Injection,
-    carriers: Mapping[str, str],
-    took: float,
+    datapaths: Mapping[str, str],
+    seconds: float,
     as_json: bool,
     trip: RoundTrip | None = None,
 ) -> None:
-    """Print an injection. carriers: datapath by link. took: duration in seconds."""
+    """Print an injection. datapaths: datapath by link. seconds: duration of the command. trip: a round trip over one of the
+    links, to be printed with it."""
     if as_json:
         print_json(
             "inject",
@@ -301,23 +306,21 @@ def print_injection(
                 "cluster": cluster,
                 "number": injection.number,
                 "what": injection.what,
-                "links": [{"name": link, "datapath": datapath} for link, datapath in carriers.items()],
-                "round_trip": _trip(trip),
-                "seconds": took,
+                "links": [{"name": link, "datapath": datapath} for link, datapath in datapaths.items()],
+                "round_trip": _trip_document(trip),
+                "seconds": seconds,
             },
         )
         return
-    datapaths = ", ".join(
-        f"{list(carriers.values()).count(datapath)} by {datapath}" for datapath in dict.fromkeys(carriers.values())
-    )
-    count = f"{len(carriers)} link" + ("s" if len(carriers) != 1 else "")
-    where = f" ({count}: {datapaths})" if carriers and not injection.down else ""
-    echo(f"{injection.number}: {injection.what}{where}, in {took * 1000:.0f} ms")
+    counts = ", ".join(f"{count} by {datapath}" for datapath, count in Counter(datapaths.values()).items())
+    links = f"{len(datapaths)} link" + ("s" if len(datapaths) != 1 else "")
+    where = f" ({links}: {counts})" if datapaths and not injection.down else ""
+    echo(f"{injection.number}: {injection.what}{where}, in {seconds * 1000:.0f} ms")
     if trip is not None:
         echo(_trip_line(trip))
 
 
-def _trip(trip: RoundTrip | None) -> dict[str, object] | None:
+def _trip_document(trip: RoundTrip | None) -> dict[str, object] | None:
     if trip is None:
         return None
     return {
@@ -345,14 +348,14 @@ def _trip_line(trip: RoundTrip) -> str:
     return f"a round trip {trip.source} - {trip.destination} now sees: {', '.join(parts)}"
 
 
-def print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle: Sequence[str] = ()) -> None:
-    """Print the lifted injections. idle: sentences on rules that never applied."""
+def print_healed(cluster: str, lifted: Sequence[Injection], as_json: bool, idle_rules: Sequence[str] = ()) -> None:
+    """Print the lifted injections. idle_rules: a sentence for each rule that never decided a frame's fate."""
     if as_json:
-        shown = [{"number": injection.number, "what": injection.what} for injection in lifted]
-        print_json("heal", {"cluster": cluster, "healed": shown, "idle_rules": list(idle)})
+        healed = [{"number": injection.number, "what": injection.what} for injection in lifted]
+        print_json("heal", {"cluster": cluster, "healed": healed, "idle_rules": list(idle_rules)})
         return
     for injection in lifted:
         echo(f"healed {injection.number}: {injection.what}")
     if not lifted:
         echo("nothing was injected")
-    print_warnings(idle)
+    print_warnings(idle_rules)

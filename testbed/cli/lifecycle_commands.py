@@ -1,4 +1,4 @@
-"""Commands ``up``, ``down``, ``gc`` and ``nics``: bring clusters up, take them down, remove remains, share NICs."""
+"""Commands ``up``, ``down``, ``gc`` and ``nics``: bring clusters up, take them down, remove their remains, share NICs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     "--fates",
     type=click.Path(dir_okay=False, resolve_path=True),
     default=None,
-    help="Append every fate other than a pass to this file, by the relay; 'inject --replay' repeats them.",
+    help="Let the relay append every fate other than a pass to this file; 'inject --replay' repeats them.",
 )
 @click.option("--unimpaired", is_flag=True, help="Leave out the declared delays, rates and losses of links.")
 @json_option
@@ -87,7 +87,7 @@ def up_command(
         if unimpaired:
             layout = _without_impairments(layout)
         cluster = name or layout.name
-        outcome = bring_up(
+        result = bring_up(
             store,
             layout,
             name=cluster,
@@ -103,18 +103,17 @@ def up_command(
     if replace_other and not dry_run:  # only after the new cluster is up, so that a failure changes nothing
         _take_down_former(store, former)
         former = []
-    took = time.monotonic() - start_time
+    seconds = time.monotonic() - start_time
     warnings = loaded.description.warnings()
     if as_json:
-        _print_up_json(outcome, cluster, loaded.origin, former, warnings, dry_run=dry_run)
+        _print_up_json(result, cluster, loaded.origin, former, warnings, dry_run=dry_run)
     else:
-        _print_up(outcome, cluster, summary(layout), took, dry_run=dry_run)
+        _print_up(result, cluster, summary(layout), seconds, dry_run=dry_run)
     print_warnings(warnings)
     for former_name in former:
         echo(
-            f"warning: {former_name} is still up: the file's cluster was called so before; "
-            f"'testbed down {former_name}' takes it down, and "
-            f"'testbed up --replace {source}' would have",
+            f"warning: {former_name} is still up: it was brought up from this file before the file named its cluster "
+            f"{layout.name}; 'testbed down {former_name}' or 'testbed up --replace {source}' takes it down",
             err=True,
         )
 
@@ -124,13 +123,13 @@ def _take_down_former(store: Store, former: Sequence[str]) -> None:
 
     for former_name in former:
         down(store, former_name)
-        echo(f"{former_name}, its former name, is down", err=True)
+        echo(f"{former_name}, the cluster's former name, is down", err=True)
 
 
 def _print_up_json(
-    outcome: ApplyResult, cluster: str, origin: str, former: Sequence[str], warnings: Sequence[str], *, dry_run: bool
+    result: ApplyResult, cluster: str, origin: str, former: Sequence[str], warnings: Sequence[str], *, dry_run: bool
 ) -> None:
-    state = outcome.state
+    state = result.state
     impaired_links = [
         {"name": link, "datapath": datapath, "notes": list(state.notes.get(link, ()))}
         for link, datapath in state.datapaths.items()
@@ -141,7 +140,7 @@ def _print_up_json(
             "cluster": cluster,
             "origin": origin,
             "dry_run": dry_run,
-            "operations": [str(operation) for operation in outcome.operations],
+            "operations": [str(operation) for operation in result.operations],
             "impaired": impaired_links,
             "former": former,
             "warnings": warnings,
@@ -149,21 +148,21 @@ def _print_up_json(
     )
 
 
-def _print_up(outcome: ApplyResult, cluster: str, layout_summary: str, took: float, *, dry_run: bool) -> None:
-    """took: seconds."""
+def _print_up(result: ApplyResult, cluster: str, layout_summary: str, seconds: float, *, dry_run: bool) -> None:
+    """Print the result of `up`. seconds: duration of the command."""
     from testbed.cluster.records.status import describe_datapaths
 
-    operations = [str(operation) for operation in outcome.operations]
-    if not operations and not outcome.changed:
+    operations = [str(operation) for operation in result.operations]
+    if not operations and not result.changed:
         as_described = "is as described" if dry_run else "is up as described"
         echo(f"{cluster} {as_described}: nothing to do")
     elif dry_run:
-        echo("\n".join(operations) or "no operation: the relay takes the new impairments over")
+        echo("\n".join(operations) or "no kernel operation: only the relay gets new impairments")
     else:
         count = f"{len(operations)} operation" + ("s" if len(operations) != 1 else "")
-        done = "changed" if outcome.changed else "up"
-        echo(f"{cluster} is {done}: {layout_summary} ({count}, {took:.2f} s)")
-    for line in describe_datapaths(outcome.state):
+        status = "changed" if result.changed else "up"
+        echo(f"{cluster} is {status}: {layout_summary} ({count}, {seconds:.2f} s)")
+    for line in describe_datapaths(result.state):
         echo(f"  {line}")
 
 
@@ -176,7 +175,7 @@ _MAX_GRACE = 86_400  # seconds; in milliseconds, it fits the 31 bits of poll's t
 
 
 def _check_grace(_ctx: click.Context, _param: click.Parameter, seconds: float) -> float:
-    if not 0 <= seconds <= _MAX_GRACE:  # nor is it "nan"
+    if not 0 <= seconds <= _MAX_GRACE:  # also false for nan
         raise click.BadParameter(f"{seconds:g} is not in the range 0 to {_MAX_GRACE:,} seconds")
     return seconds
 
@@ -215,7 +214,7 @@ def down_command(cluster: str | None, name: str | None, grace: float, all_cluste
 def gc_command(as_json: bool) -> None:
     """Remove the remains of clusters whose owner has died, and directories of killed runs; nothing else.
 
-    Clusters that are up stay. What cannot be judged from here (another boot, another pid namespace) is reported.
+    Clusters that are up stay. Remains of owners that cannot be checked here (another boot or pid namespace) are reported.
     """
     from testbed.cluster.garbage import collect
     from testbed.cluster.records.state import Store
@@ -249,7 +248,7 @@ def nics_command(protocol: str, functions: int, cluster: str | None, name: str |
 
     \b
     testbed nics --functions 2 &
-    testbed exec n1 -- python my.py     in it: from testbed import attach
+    testbed exec n1 -- python my.py     the script calls testbed.attach
 
     'testbed status' shows the agents and the attached processes. An agent that dies is restarted; 'testbed events'
     reports it.

@@ -1,5 +1,5 @@
-"""Commands ``machines check``, ``up``, ``down``, ``exec``, ``status``, ``gc``: clusters spread over machines. Faults are in
-`machine_fault_commands`."""
+"""Commands ``machines check``, ``up``, ``down``, ``exec``, ``shell``, ``status`` and ``gc``: clusters spread over machines.
+Commands for faults are in `machine_fault_commands`; ``run``, ``capture`` and ``top`` in `machine_run_commands`."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def check_command(
     testbed machines check lab.toml star       every direction of a link that is impaired, as 'testbed check' does
     testbed machines check lab.toml star all   all links
 
-    Links between machines are probed, too, but for their rate. Exit code 1 if a machine cannot be used; of a cluster
-    those of 'testbed check'.
+    Links between machines are probed, too, except for their rate. Exit code 1 if a machine cannot be used; for a cluster
+    the exit codes are those of 'testbed check'.
     """
     if cluster is not None:
         ctx.exit(_check_links(file, cluster, target, seconds, as_json))
     if seconds is not None:
-        raise click.UsageError("--seconds goes with a cluster")
+        raise click.UsageError("--seconds needs a cluster whose links are probed")
     from testbed.machines.machine_check import check
     from testbed.spec.machines import load
 
@@ -133,7 +133,7 @@ def up_command(
     datapath: ConfiguredDatapath,
     as_json: bool,
 ) -> None:
-    """Spread a cluster over the machines of FILE: with the smallest possible rate of links between them."""
+    """Spread a cluster over the machines of FILE so that the total rate of links between machines is small."""
     from testbed.cluster.plan.namespace_names import check_cluster
     from testbed.machines import spread
     from testbed.spec import machines
@@ -146,12 +146,13 @@ def up_command(
     constraints = constraints_of(layout, machines.load(file).machines, pins, exclusions)
     with running_workers(file) as running:
         plan = spread.plan_spread(running, layout, cluster, constraints)
-        done = {} if dry_run else spread.up(running, plan, cluster, loaded.origin, datapath)
+        results = {} if dry_run else spread.up(running, plan, cluster, loaded.origin, datapath)
     print_warnings(loaded.description.warnings())
-    operations = {machine: part["operations"] for machine, part in done.items()}
+    operations = {machine: result["operations"] for machine, result in results.items()}
     if as_json:
+        changed = [machine for machine, result in results.items() if result["changed"]]
         print_json("machines-up", {"cluster": cluster, "dry_run": dry_run, "operations": operations, **_plan_document(plan),
-                                   "changed": [machine for machine, part in done.items() if part["changed"]]})  # fmt: skip
+                                   "changed": changed})  # fmt: skip
         return
     if not dry_run:
         echo(f"{cluster} is up on {', '.join(operations)}: {sum(operations.values())} operations")
@@ -180,7 +181,7 @@ def constraints_of(
 
 
 def _names_on(layout: Layout, machines: Sequence[Machine], text: str, option: str) -> tuple[list[str], str]:
-    """Parse NODES=MACHINE; NODES may also be a switch."""
+    """Parse NODES=MACHINE; return the names and the machine. NODES may also be a switch."""
     from testbed.errors import NotFoundError, did_you_mean
     from testbed.spec.selection import nodes_of
 
@@ -212,10 +213,8 @@ def _print_plan(plan: SpreadPlan) -> None:
     from testbed.spec.units import format_duration, format_rate
 
     for machine, part in plan.parts.items():
-        nodes, switches = (
-            _join_names([node.name for node in part.nodes]),
-            _join_names([switch.name for switch in part.switches]),
-        )
+        nodes = _join_names([node.name for node in part.nodes])
+        switches = _join_names([switch.name for switch in part.switches])
         echo(f"  {machine}: {nodes or 'no nodes'}" + (f"; {switches}" if switches else ""))
     cut = plan.placement.cut
     if not cut:
@@ -263,10 +262,10 @@ def down_command(file: Path, cluster: str, as_json: bool) -> None:
 @click.argument("node")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True, metavar="-- COMMAND [ARGUMENT]...")
 def exec_command(file: Path, cluster: str, node: str, command: tuple[str, ...]) -> None:
-    """Run a program in a node, or in the one that has a tag (@TAG), on whatever machine that is.
+    """Run a program in a node, named or by its tag (@TAG), on whichever machine has the node.
 
-    Standard input and output are the program's, over the connection of the machine's worker. If both are a terminal, it gets
-    one there. The exit code is the program's.
+    Standard input and output are forwarded over the connection to the machine's worker. If both are a terminal, the program
+    gets a terminal there. The exit code is the program's.
     """
     _attach(file, cluster, node, command[1:] if command[0] == "--" else command)
 
@@ -276,10 +275,9 @@ def exec_command(file: Path, cluster: str, node: str, command: tuple[str, ...]) 
 @click.argument("cluster")
 @click.argument("node")
 def shell_command(file: Path, cluster: str, node: str) -> None:
-    """Open a shell (/bin/sh, or $SHELL of who is logged in there) in a node, on whatever machine that is."""
-    _attach(
-        file, cluster, node, ["sh", "-c", 'exec "${SHELL:-/bin/sh}"'], debian_chroot=node
-    )  # shown by Debian's prompts
+    """Open a shell ($SHELL of the account there, else /bin/sh) in a node, on whichever machine has the node."""
+    command = ["sh", "-c", 'exec "${SHELL:-/bin/sh}"']
+    _attach(file, cluster, node, command, debian_chroot=node)  # shown by Debian's shell prompts
 
 
 def _attach(file: Path, cluster: str, node: str, command: Sequence[str], **environment: str) -> None:
@@ -294,13 +292,13 @@ def _attach(file: Path, cluster: str, node: str, command: Sequence[str], **envir
     with reachable_workers(file) as (running, unreachable):
         try:
             state = spread_state(running, cluster)
-            chosen = node_of(state.layout, node) if node.startswith(SELECTOR) else node
-            worker = running[machine_of(state, cluster, chosen)]
+            name = node_of(state.layout, node) if node.startswith(SELECTOR) else node
+            worker = running[machine_of(state, cluster, name)]
         except NotFoundError as error:
             if unreachable:
                 raise TestbedError("\n".join(unreachable.values())) from error
             raise
-        code = run_attached(worker, cluster, chosen, command, environment)
+        code = run_attached(worker, cluster, name, command, environment)
     raise SystemExit(code if code >= 0 else 128 - code)
 
 
@@ -345,7 +343,7 @@ def _print_status(machine: str, part: Mapping[str, Any]) -> None:
 def gc_command(file: Path, as_json: bool) -> None:
     """Remove the remains of clusters on every machine of FILE, as 'testbed gc' does on one.
 
-    A part of a cluster whose other parts are all gone is such a remain: a machine has one that was cut off while its cluster
+    They include a part of a cluster whose other parts are all gone, as on a machine that was unreachable while the cluster
     was taken down.
     """
     from testbed.machines import spread

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 cluster_argument = click.argument("cluster")
 
 
-def _injected(file: Path, cluster: str, compose: Compose, duration: str | None, as_json: bool) -> None:
+def _inject(file: Path, cluster: str, compose: Compose, duration: str | None, as_json: bool) -> None:
+    """Inject a composed fault, and print it. duration: value of --for."""
     from testbed.machines import spread_faults
 
     seconds = seconds_of(duration)
@@ -62,14 +63,14 @@ def inject_command(
 ) -> None:
     """Impair links of a running cluster, within and between machines, as 'testbed inject' does on one.
 
-    When the command returns, the next frame offered meets the impairment, on every machine.
+    When the command returns, the impairment is in force on every machine, for the next frame that enters the link.
     """
     from testbed.cluster.faults import fault_injection
     from testbed.spec.elements import Impairments
 
     keys = Impairments(**{key: value for key, value in impairments.items() if value is not None}).explicit()
     compose = partial(fault_injection.compose_impairment, target=target, keys=keys, rules=rules, direction=direction)
-    _injected(file, cluster, compose, duration, as_json)
+    _inject(file, cluster, compose, duration, as_json)
 
 
 @click.command("link")
@@ -80,7 +81,7 @@ def inject_command(
 @for_option
 @json_option
 def link_command(file: Path, cluster: str, target: str, action: str, duration: str | None, as_json: bool) -> None:
-    """Pull cables out, plug them in again, at both ends, or both after a time (flap: one second, or --for)."""
+    """Unplug cables at both ends (down), plug them in again (up), or both (flap: down for one second, or --for)."""
     from testbed.cluster.faults import fault_injection
     from testbed.machines import spread_faults
 
@@ -90,8 +91,8 @@ def link_command(file: Path, cluster: str, target: str, action: str, duration: s
         with running_workers(file) as running:
             print_healed(cluster, spread_faults.heal_cut(running, cluster, target), as_json)
         return
-    lasting = duration or ("1s" if action == "flap" else None)
-    _injected(file, cluster, lambda layout, _: fault_injection.compose_cut(layout, target), lasting, as_json)
+    down_time = duration or ("1s" if action == "flap" else None)
+    _inject(file, cluster, lambda layout, _: fault_injection.compose_cut(layout, target), down_time, as_json)
 
 
 @click.command("partition")
@@ -105,9 +106,7 @@ def partition_command(file: Path, cluster: str, groups: Sequence[str], duration:
     from testbed.cluster.faults import fault_injection
 
     node_groups = groups_of(groups)
-    _injected(
-        file, cluster, lambda layout, _: fault_injection.compose_partition(layout, node_groups), duration, as_json
-    )
+    _inject(file, cluster, lambda layout, _: fault_injection.compose_partition(layout, node_groups), duration, as_json)
 
 
 @click.command("load")
@@ -127,12 +126,12 @@ def load_command(
     duration: str | None,
     as_json: bool,
 ) -> None:
-    """Load a node's processors (--cpu), or send datagrams from nodes to the last one (--rate); without senders, all others
-    send."""
+    """Load a node's processors (--cpu), or send datagrams to the last node from the others (--rate). If only the receiver is
+    named, all other nodes send."""
     from testbed.machines import spread_faults
 
     if (cpu is None) == (rate is None) or (cpu is not None and len(nodes) != 1):
-        raise click.UsageError("--cpu with one node, or --rate with a receiver behind its senders")
+        raise click.UsageError("give --cpu and one node, or --rate, the senders and, last, the receiver")
     seconds = seconds_of(duration)
     with running_workers(file) as running:
         if cpu is not None:

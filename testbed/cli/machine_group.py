@@ -1,4 +1,4 @@
-"""Group ``machines`` of commands for clusters spread over machines; its commands are imported when called."""
+"""Group ``machines``: commands for clusters spread over machines, imported when called."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class _Machines(click.Group):
 
 @click.group("machines", cls=_Machines, short_help="Spread a cluster over several machines.")
 def machines_command() -> None:
-    """Run one cluster across the machines listed in FILE, reached by ssh.
+    """Run one cluster on the machines listed in FILE, which are reached by ssh.
 
-    Each machine holds its part as an ordinary cluster: 'testbed down' and 'testbed gc' work there, too. 'testbed schema
+    On each machine its part is an ordinary cluster: 'testbed down' and 'testbed gc' work there, too. 'testbed schema
     machines' lists all keys of FILE.
     """
 
 
 @contextmanager
 def running_workers(file: Path) -> Iterator[Mapping[str, RemoteWorker]]:
-    """Yield workers on all machines of a file."""
+    """Context manager for workers on all machines of a file, by machine."""
     from testbed.machines.remote_workers import workers
     from testbed.spec.machines import load
 
@@ -57,7 +57,8 @@ def running_workers(file: Path) -> Iterator[Mapping[str, RemoteWorker]]:
 
 @contextmanager
 def reachable_workers(file: Path) -> Iterator[tuple[Mapping[str, RemoteWorker], dict[str, str]]]:
-    """Yield the workers of the reachable machines and, by machine, the error message for each unreachable machine."""
+    """Context manager for the workers on the reachable machines, by machine, and the error messages of the unreachable
+    machines, by machine."""
     from testbed.machines import remote_workers
     from testbed.spec.machines import load
 

@@ -1,4 +1,5 @@
-"""Commands ``machines run`` and ``capture``: a workload on a cluster spread over machines, and its frames in one file."""
+"""Commands ``machines run``, ``capture`` and ``top``: a workload on a cluster spread over machines, its frames in one file,
+and a view of it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from testbed.controller.runs.run_options import PlainOptions
     from testbed.machines.spread import Workers
 
-_CHECK_INTERVAL: Final = 1.0  # s, of checks whether a cluster that is captured is still up
+_CHECK_INTERVAL: Final = 1.0  # s between two checks whether a captured cluster is still up
 
 
 @click.command("run")
@@ -48,7 +49,7 @@ _CHECK_INTERVAL: Final = 1.0  # s, of checks whether a cluster that is captured 
 @click.option("--timeout", callback=to_seconds, default="60", show_default=True, metavar="SECONDS",
               help="Time limit of each repetition.")  # fmt: skip
 @click.option("--scenario", type=click.Path(path_type=Path), default=None, metavar="FILE",
-              help="A timeline of faults, each at the machines that it concerns.")  # fmt: skip
+              help="A timeline of faults, each injected on the machines that it concerns.")  # fmt: skip
 @click.option("--nics", type=click.Choice(["inline", "shared"]), default="inline", show_default=True,
               help="Where the firmware runs: in its host's process, or in an agent process.")  # fmt: skip
 @click.option("--queues", type=click.IntRange(1, 64), default=1, metavar="N",
@@ -78,8 +79,8 @@ def run_command(
     """Run a workload on all nodes of a cluster on the machines of FILE, as 'testbed run' does on one.
 
     CLUSTER: a running cluster, which stays up, or a description, which is brought up for the run and taken down afterwards.
-    A workload of your own is a file, which is sent to the machines. The results are in one folder here. Exit codes are those
-    of 'testbed run'.
+    WORKLOAD: a registered one, or a file, which is sent to the machines. The results are in one folder on this machine. Exit
+    codes are those of 'testbed run'.
     """
     from testbed.controller.runs.runner import run
     from testbed.controller.runs.spread_execution import SpreadCluster
@@ -89,10 +90,10 @@ def run_command(
     folder = output or new_results_folder(RUNS, f"{description_name}-{workload.rpartition('/')[2].removesuffix('.py')}")
     with (
         progress(folder, "live") as on_progress,
-        report_failure(folder, made=output is None),
+        report_failure(folder, is_new=output is None),
         imports_frozen(),
         running_workers(file) as running,
-        _spread(running, cluster, options["seed"]) as name,
+        _cluster_up(running, cluster, options["seed"]) as name,
     ):
         result = run(
             SpreadCluster(name, running), workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"),
@@ -102,9 +103,9 @@ def run_command(
 
 
 @contextmanager
-def _spread(running: Workers, cluster: str, seed: int | None) -> Iterator[str]:
-    """Yield the name of a cluster that is up, or of a cluster that is spread for the duration of the block. seed: of the
-    links of a cluster that is spread; None: the description's."""
+def _cluster_up(running: Workers, cluster: str, seed: int | None) -> Iterator[str]:
+    """Context manager for the name of a cluster that is up. A cluster that is not up is brought up for the block, with
+    `seed` as the seed of its links' fates; None: the description's seed."""
     from testbed.machines import spread
     from testbed.machines.node_placement import Constraints
     from testbed.machines.remote_workers import call_each
@@ -137,8 +138,7 @@ def top_command(
 ) -> None:
     """Watch a cluster on all machines in the terminal or a browser, as 'testbed top' does on one, with the same keys.
 
-    Without a terminal, with --once or with --json one snapshot is printed. If a machine is lost, the warning
-    line names it.
+    Without a terminal, with --once or with --json one snapshot is printed. If a machine is lost, a warning names it.
     """
     from testbed.cli.top import (
         check_web_options,
@@ -175,10 +175,10 @@ def top_command(
 def capture_command(file: Path, cluster: str, target: str, path: Path, duration: str | None, as_json: bool) -> None:
     """Capture the frames of a link, of all links of a node or switch, or of all links, on all machines into one file.
 
-    The capture ends at Ctrl-C. The file is written then.
+    The capture ends at Ctrl-C, after --for, or with the cluster. Only then the file is written.
 
-    Times are this machine's. Both ends of a link between machines are in the file as if it were within one: a frame enters
-    the link when it comes out of the network between the machines.
+    Times are those of this machine's clock. A link between machines has two ends in the file, as a link within a machine
+    has: a frame enters it when it arrives from the network between the machines.
     """
     to_stdout = str(path) == "-"
     if as_json and to_stdout:
@@ -189,31 +189,32 @@ def capture_command(file: Path, cluster: str, target: str, path: Path, duration:
     seconds = seconds_of(duration)
     with ExitStack() as stack:
         running = stack.enter_context(running_workers(file))
-        written = stack.enter_context(temporary_directory("capture")) / "capture.pcapng" if to_stdout else path
-        with capturing(running, cluster, target, written) as captured:
-            stack.callback(os.close, _open_for_writing(written))
-            stop = stop_descriptor()  # not earlier: Ctrl-C interrupts the connecting, and FILE stays as it is
+        capture_path = stack.enter_context(temporary_directory("capture")) / "capture.pcapng" if to_stdout else path
+        with capturing(running, cluster, target, capture_path) as captured:
+            stack.callback(os.close, _open_for_writing(capture_path))
+            stop = stop_descriptor()  # not earlier, so that Ctrl-C ends the command while it connects
             if not seconds:
                 echo(f"capturing {target} of {cluster}: Ctrl-C ends it", err=True)
-            gone = _await_end(running, cluster, stop, seconds)
+            machines_gone = _await_end(running, cluster, stop, seconds)
         if to_stdout:
             with click.open_file("-", "wb") as stdout:
-                stdout.write(written.read_bytes())
-    complete = captured.complete and not gone
-    totals = {"frames": captured.frames, "complete": complete}
+                stdout.write(capture_path.read_bytes())
+    is_complete = captured.complete and not machines_gone
     if as_json:
+        totals = {"frames": captured.frames, "complete": is_complete}
         print_json("machines-capture", {"cluster": cluster, "target": target, "file": str(path), **totals})
         return
     by_end = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
     echo(f"{sum(captured.frames.values())} frames" + (f": {by_end}" if by_end else ""), err=True)
-    if gone:
-        echo(f"warning: the cluster was taken down on machine {', '.join(gone)}", err=True)
-    if not complete:
+    if machines_gone:
+        echo(f"warning: the cluster was taken down on machine {', '.join(machines_gone)}", err=True)
+    if not is_complete:
         echo("warning: the capture is incomplete: some frames or fates are missing", err=True)
 
 
 def _open_for_writing(path: Path) -> int:
-    """Open the file of a capture before its frames are there; an earlier capture stays until then. Raises TestbedError."""
+    """Open the file of a capture, which shows early whether it can be written. It is not truncated: an earlier capture stays
+    until the new one is written. Raises TestbedError."""
     from testbed.errors import TestbedError, reason_of
 
     try:
@@ -224,7 +225,7 @@ def _open_for_writing(path: Path) -> int:
 
 def _await_end(running: Workers, cluster: str, stop: int, seconds: float) -> list[str]:
     """Wait until `stop` is readable, the time is over, or the cluster is gone; return the machines on which it is gone.
-    seconds: 0 is no limit."""
+    seconds: 0: no limit."""
     deadline = time.monotonic() + seconds if seconds else float("inf")
     machines = _machines_with(running, cluster)
     while True:

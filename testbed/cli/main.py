@@ -56,8 +56,8 @@ _COMMANDS = {
     "doctor": ("doctor", "Probe this machine's features; say how to enable the missing ones."),
 }
 
-_LISTS = ("ls", "list", "ps", "inspect")
-"""Commands of other tools for what `status` does."""
+_STATUS_SYNONYMS = ("ls", "list", "ps", "inspect")
+"""Commands of other tools that correspond to `status`."""
 
 _EPILOG = """\b
 Exit codes:
@@ -75,7 +75,8 @@ exec and shell end with the program's own code, 126 or 127 if it cannot start.""
 
 @contextmanager
 def _broken_pipe_exits() -> Iterator[None]:
-    """Exit as a program that SIGPIPE ends, if the output's reader has ended: ``testbed status | head -1``."""
+    """Context manager: exit with the code of a program that SIGPIPE ends if the reader of the output has ended, as in
+    ``testbed status | head -1``."""
     try:
         yield
     except BrokenPipeError:
@@ -84,7 +85,7 @@ def _broken_pipe_exits() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Discard output that cannot be written: the interpreter would try again at its end, and report that."""
+    """Discard output that cannot be written: at its exit the interpreter would try again, and report the error."""
     null = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -95,7 +96,7 @@ def _discard_output() -> None:
 class _Commands(click.Group):
     """Group of commands whose modules are imported on use."""
 
-    # click exits with 1 after a BrokenPipeError of these two
+    # In these two methods a BrokenPipeError must not reach click, which would exit with 1.
     @_broken_pipe_exits()
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -124,7 +125,7 @@ class _Commands(click.Group):
 
             near = get_close_matches(args[0], _COMMANDS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            if args[0] in _LISTS:
+            if args[0] in _STATUS_SYNONYMS:
                 hint = "; 'testbed status' shows the clusters that are up, 'testbed status NAME' one of them"
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -172,7 +173,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 @_broken_pipe_exits()
 def main() -> None:
-    """Run the command. A user's mistake results in a message and an exit code, not in a traceback."""
+    """Run the command. A user's mistake causes a message and an exit code, no traceback."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         # Under nohup, an exec'ed program must not end with the terminal either.
         if signal.getsignal(number) is not signal.SIG_IGN:

@@ -26,7 +26,7 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
 
     folder: the run's folder, whose rows are counted. Yields a function that sets the current phase; None without a terminal.
     """
-    stream = sys.stderr  # saved, since a simulation redirects sys.stderr to logs
+    stream = sys.stderr  # a simulation redirects sys.stderr to logs
     if not stream.isatty():
         yield None
         return
@@ -65,15 +65,19 @@ def progress(folder: Path, mode: str) -> Iterator[Callable[[str], None] | None]:
 
 @contextmanager
 def step_progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Context manager: show the number of steps done, and the remaining time: as a bar in a terminal, otherwise as a line
-    every second. Steps that are done at the first call belong to an earlier command."""
+    """Context manager: after a second, show the number of steps done and the remaining time, as a bar in a terminal,
+    otherwise as a line every second. Until the first step is reported, only `what` is shown.
+
+    Yields a function of the numbers of steps done and of all steps. Steps done at its first call belong to an earlier
+    command, and do not count for the remaining time.
+    """
     started = reported = time.monotonic()
     done_before: int | None = None
     with ExitStack() as stack:
         bars: list[Bar] = []
 
         def report_waiting(_number: int, _frame: FrameType | None) -> None:
-            """Report that the command is waiting: for another command's lock, or for a program to end."""
+            """Report a command that waits: for another command's lock, or for a program to end."""
             if not bars:
                 echo(f"{what} ...", err=True)
 

@@ -1,4 +1,4 @@
-"""Commands ``protocol new``, ``protocol list`` and ``protocol check``: a kit for authors of protocols."""
+"""Commands ``protocol new``, ``protocol list`` and ``protocol check``, for authors of protocols."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COLOURS = {"passed": "green", "failed": "red", "not applicable": "yellow"}
 
 
 def _number(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Parse a number, decimal or hexadecimal (0x88B7)."""
+    """Callback of --ethertype: parse a decimal or hexadecimal number (0x88B7). Raises click.BadParameter."""
     try:
         return None if value is None else int(value, 0)
     except ValueError as error:
@@ -38,13 +38,14 @@ def protocol_command() -> None:
 
 @protocol_command.command("new")
 @click.argument("name")
-@click.option("--folder", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Default: ./NAME")
+@click.option("--folder", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="Folder to create; default: ./NAME.")  # fmt: skip
 @click.option("--ethertype", callback=_number, default=None, metavar="NUMBER",
-              help="Of its frames; default: one that no installed package uses.")  # fmt: skip
+              help="EtherType of its frames; default: one that no installed package uses.")  # fmt: skip
 def new_command(name: str, folder: Path | None, ethertype: int | None) -> None:
     """Write the package of a new protocol: frames, codec, firmware, host library, MPI, a workload and tests.
 
-    What is written runs, and passes the conformance suite: change it step by step into your protocol.
+    The written protocol works, and passes the conformance suite: change it step by step into your own.
     """
     from testbed.protocol_template import write_package
 
@@ -52,7 +53,7 @@ def new_command(name: str, folder: Path | None, ethertype: int | None) -> None:
     for path in write_package(name, target_folder, ethertype):
         echo(str(path))
     echo(
-        f"\n'pip install -e {target_folder}', or let PYTHONPATH name {target_folder}; then\n"
+        f"\nrun 'pip install -e {target_folder}', or add {target_folder} to PYTHONPATH; then\n"
         f"  testbed run star-4 {name}-greeting --protocol {name} --mode sim\n"
         f"  testbed protocol check {name}"
     )
@@ -62,11 +63,11 @@ def new_command(name: str, folder: Path | None, ethertype: int | None) -> None:
 @json_option
 def list_command(as_json: bool) -> None:
     """List the protocols: package, EtherType, modes, NICs, profiles, and the settings of their firmware."""
-    from testbed.cli.doctor import documents, print_protocols
+    from testbed.cli.doctor import print_protocols, protocol_documents
     from testbed.packages import offered_protocols, problems
 
     if as_json:
-        print_json("protocols", {"protocols": documents(), "problems": problems()})
+        print_json("protocols", {"protocols": protocol_documents(), "problems": problems()})
         return
     print_protocols()
     echo("\nsettings of firmware (testbed run ... --firmware KEY=VALUE), profiles (--profile NAME):")
@@ -82,12 +83,12 @@ def list_command(as_json: bool) -> None:
 @click.argument("name")
 @click.option("--only", "chosen", multiple=True, metavar="CHECK", help="A check by its name; repeatable. Default: all.")
 @click.option("--depth", type=click.IntRange(1, 8), default=6, show_default=True, metavar="N",
-              help="Of check fates: the first N frames.")  # fmt: skip
-@click.option("--cases", type=click.IntRange(1), default=200, show_default=True, metavar="N", help="Of check swarm.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First case of check swarm.")
-@click.option(
-    "--case", default=None, metavar="CASE", help="With one --only: make this case alone, as a failure names it."
-)
+              help="Number of first frames whose fates the check 'fates' tries.")  # fmt: skip
+@click.option("--cases", type=click.IntRange(1), default=200, show_default=True, metavar="N",
+              help="Number of cases of the check 'swarm'.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First case of the check 'swarm'.")
+@click.option("--case", default=None, metavar="CASE",
+              help="With one --only: run only this case, which a failure has printed.")  # fmt: skip
 @json_option
 def check_command(
     name: str, chosen: tuple[str, ...], depth: int, cases: int, seed: int, case: str | None, as_json: bool
@@ -99,13 +100,13 @@ def check_command(
     testbed protocol check mine --only wildcards --only cancel
     testbed protocol check mine --only fates --case 1+1:pdthpp
 
-    A check that does not apply says why: parity and killed-host need namespaces, and killed-host a NIC that can be shared.
-    Exit code 10: a check failed.
+    A check that does not apply prints the reason: parity and killed-host need namespaces, and killed-host a NIC that can be
+    shared. Exit code 10: a check failed.
     """
     from testbed.controller.conformance.suite import CHECKS, Scope, State, check, find_check
 
     if case is not None and len(chosen) != 1:
-        raise click.UsageError("--case goes with one check: --only CHECK")
+        raise click.UsageError("--case needs exactly one check: --only CHECK")
     names = [find_check(chosen_name).name for chosen_name in chosen] or [check.name for check in CHECKS]
     results = []
     for check_name in names:

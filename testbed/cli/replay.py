@@ -23,15 +23,15 @@ _MAX_SHOWN = 20  # fates or faults
 @click.command("replay", short_help="Run a failed run again with the same fates, in either mode.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--mode", type=click.Choice(["sim", "live"]), default=None,
-              help="Mode of the replay; default: the one that the run did not have.")  # fmt: skip
+              help="Mode of the replay; default: live for a simulation, else sim.")  # fmt: skip
 @click.option("--repetition", "number", type=click.IntRange(1), default=None, metavar="N",
-              help="Repetition to replay; default: the last one begun.")  # fmt: skip
+              help="Repetition to replay; default: the last one that began.")  # fmt: skip
 @click.option("--with", "schedule_file", type=click.Path(path_type=Path, exists=True, dir_okay=False), default=None,
-              metavar="FILE", help="Another log of fates, or another scenario, than the run's own.")  # fmt: skip
+              metavar="FILE", help="Log of fates, or scenario, to use instead of the run's own.")  # fmt: skip
 @click.option(
     "--shrink",
     is_flag=True,
-    help="First find a minimal set of fates, or faults, that makes it fail, in the simulation.",
+    help="First find, in the simulation, a minimal set of fates or faults that makes the run fail.",
 )
 @click.option("--runs", type=click.IntRange(1), default=200, show_default=True, metavar="N",
               help="Maximum number of simulations for --shrink.")  # fmt: skip
@@ -55,9 +55,9 @@ def replay_command(
     testbed replay results/runs/20250101-120000-star-4-random
     testbed replay results/runs/20250101-120000-star-4-random --shrink --mode sim
 
-    The fates come from the run's log; where it is incomplete (in namespaces without --fates the kernel may decide some,
-    and reports none) and beside a scenario, from the seed. Exit code 10: a check, or the run, has failed, as before or
-    otherwise; 0: nothing has.
+    The fates come from the run's log. They come from the seed if the log is incomplete (in namespaces without --fates the
+    kernel decides some fates, and does not report them), or if the run has a scenario. Exit code 10: a check or the replay
+    has failed, whether as before or otherwise.
     """
     from testbed.controller.replay.replays import minimize, read_repetition, replay_repetition
 
@@ -94,9 +94,9 @@ def replay_command(
 @json_option
 @click.pass_context
 def check_run_command(ctx: click.Context, folder: Path, as_json: bool) -> None:
-    """Check what each application of a run sent, received and was notified of: nothing lost, nothing twice, order, content,
-    errors, progress, recovery; of active messages: each request handled once or returned, replies that match requests.
-    The run's folder must have a history. Exit code 10: a check has failed."""
+    """Check the history of what each program of a run sent, received and was notified of: no loss, no duplicate, order,
+    content, errors, progress, recovery. Of active messages: each request is handled once or returned, and each reply matches
+    a request. The run must have recorded a history. Exit code 10: a check has failed."""
     from testbed.controller.checkers.runs import recheck
     from testbed.observe.recorded import read_run
 
@@ -126,13 +126,13 @@ def print_checks(folder: Path) -> None:
         messages = sum(report.message_count for report in reports)
         echo(f"checks: nothing wrong with {messages:,} messages", err=True)
     if run.parameters.get("form") and (run.status == "failed" or any(report.failed for report in reports)):
-        other_mode = "live" if run.parameters["mode"] == "sim" or not _simulated(run.parameters["protocol"]) else "sim"
+        mode = "live" if run.parameters["mode"] == "sim" or not _can_simulate(run.parameters["protocol"]) else "sim"
         number = next((index for index, report in enumerate(reports, 1) if report.failed), len(reports))
         option = f" --repetition {number}" if len(reports) > 1 else ""
-        echo(f"again in {other_mode}: testbed replay {shlex.quote(str(folder))}{option} --mode {other_mode}", err=True)
+        echo(f"again in {mode}: testbed replay {shlex.quote(str(folder))}{option} --mode {mode}", err=True)
 
 
-def _simulated(protocol: str) -> bool:
+def _can_simulate(protocol: str) -> bool:
     """Whether the protocol can be simulated: the kernel's protocols exist only in namespaces."""
     from testbed.controller.runs.runner import protocol_of
 

@@ -20,14 +20,14 @@ _PACKAGES: Final = ("jinja2", "matplotlib", "numpy", "polars")
               metavar="FILE", help="File to write; an existing one is replaced.")  # fmt: skip
 def report_command(folders: tuple[Path, ...], output: Path) -> None:
     """Make one HTML file of a run's folder, or of several: verdict, topology, timeline, plots and tables. Of a study's
-    folder: each measure against what varies.
+    folder: each measure against the parameters that vary.
 
     \b
     testbed report results/runs/20261121-192009-racks-token
     testbed report results/studies/20261121-192009-losses
     testbed report before after -o comparison.html
 
-    It needs no network. Several runs share the plots.
+    The file needs no network. Several runs share the plots.
     """
     require_drawing()
     if len(folders) == 1 and (folders[0] / "study.json").exists():
@@ -36,13 +36,13 @@ def report_command(folders: tuple[Path, ...], output: Path) -> None:
         return
     from testbed.observe.recorded import read_run
 
-    for folder in folders:  # errors appear before the slow import
+    for folder in folders:  # reports errors before the slow import
         read_run(folder)
     from testbed.observe.report.builder import MAX_RUNS, make_report
 
     if len(folders) > MAX_RUNS:
         raise click.UsageError(f"{len(folders)} runs are too many for one report: {MAX_RUNS} at most")
-    with collector_off():  # a million rows stay allocated: there is nothing to collect
+    with collector_off():  # the collector would scan up to a million rows, which all stay alive
         size = make_report(folders, output, show_phase)
     show_phase()
     echo(f"the report is in {output} ({size / 1000:,.0f} kB)")
@@ -73,7 +73,7 @@ def require_drawing() -> None:
 
     if missing := missing_packages():
         raise UnsupportedError(
-            f"a report is drawn with {' and '.join(missing)}, which is not installed: pip install 'netns-testbed[report]'"
+            f"a report needs packages that are not installed ({', '.join(missing)}): pip install 'netns-testbed[report]'"
         )
 
 

@@ -1,4 +1,4 @@
-"""Command ``reproduce``: compare papers' published results with our measurements."""
+"""Command ``reproduce``: repeat the measurements of papers, and compare the results with the published values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REPRODUCTIONS = Path("results/reproductions")
 
 
 class _Request(TypedDict):
-    """Options of the measurements."""
+    """Options of the measurements, as in the request that a folder of points records."""
 
     mode: Mode
     dilate: int | None
@@ -41,7 +41,7 @@ class _Request(TypedDict):
 @click.option("--dilate", type=click.IntRange(1), default=None, metavar="K",
               help="Factor by which model time is slowed in a dilated run; default: 200.")  # fmt: skip
 @click.option("--profile", default="", metavar="NAME|FILE", help="Profile of hardware other than the paper's.")
-@click.option("--run", "runs", multiple=True, metavar="NAME", help="Only this one of the paper's runs; repeatable.")
+@click.option("--run", "runs", multiple=True, metavar="NAME", help="Make only this run of the paper; repeatable.")
 @click.option("--jobs", type=click.IntRange(1), default=None, metavar="N",
               help="Points measured in parallel; default: the number of processors, in dilated mode 1.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
@@ -65,8 +65,8 @@ def reproduce_command(
     as_json: bool,
     **asked: Unpack[_Request],
 ) -> None:
-    """Run papers' workloads on their clusters under their hardware's profiles, and compare, row by row. Without a system: of
-    all papers.
+    """Run papers' workloads on their clusters under the profiles of their hardware, and compare the results row by row.
+    Without a SYSTEM, all papers are reproduced.
 
     \b
     testbed reproduce
@@ -75,9 +75,9 @@ def reproduce_command(
     testbed reproduce emp --mode dilated --dilate 500
     testbed reproduce am2 --run logp --run contention
 
-    A constant of the profile was fitted to each calibrated row; all others are predictions, with their errors. Exit code
+    A constant of the profile was fitted to each calibrated row; all other rows are predictions, with their errors. Exit code
     10: a calibrated row is off by more than 3 %, a shape does not hold, or the error of a predicted row exceeds that of the
-    kept row by more than 2 points.
+    kept row by more than 2 percentage points.
     """
     if former is not None and (output is not None or systems or _has_option(ctx, _Request.__annotations__)):
         raise click.UsageError("--continue uses the systems and options of its folder")
@@ -124,7 +124,7 @@ def _has_option(ctx: click.Context, names: Iterable[str]) -> bool:
 
 
 def _new_folder(systems: tuple[str, ...], asked: _Request, output: Path | None) -> PointFolder:
-    """Create a folder, with a complete request."""
+    """Create a folder, and record the complete request in it."""
     from testbed.controller.papers.point_folder import new_folder
     from testbed.controller.papers.reproduction import papers_of
     from testbed.controller.runs.profiles import profile_of, profile_values
@@ -145,7 +145,7 @@ def _open_folder(former: Path) -> PointFolder:
 
 
 def _reproduce(folder: PointFolder, jobs: int | None, progress: Callable[[int, int], None]) -> list[Reproduction]:
-    """Run the reproduction of the folder's request."""
+    """Run the reproductions that the folder's request asks for. jobs: points in parallel; None: see --jobs."""
     from testbed.controller.engines import ProcessEngine, SerialEngine
     from testbed.controller.papers.reproduction import reproduce_all
     from testbed.controller.runs.profiles import profile_of
@@ -169,7 +169,7 @@ def _continuation_hint(folder: Path) -> Iterator[None]:
     except BaseException as error:
         for note in getattr(error, "__notes__", ()):
             echo(f"testbed: {note}", err=True)
-        echo(f"the points that are done are kept: testbed reproduce --continue {folder}", err=True)
+        echo(f"completed points are kept; to continue: testbed reproduce --continue {folder}", err=True)
         raise
 
 

@@ -32,7 +32,8 @@ _MAX_SHOWN = 40  # lines of a command's output
 
 @dataclass(frozen=True, slots=True)
 class _EndedRun:
-    """A run that has ended. document: for JSON. show: prints the results. is_checked: its history was checked."""
+    """A run that has ended. document: its JSON document. show: prints its results. is_checked: whether its history was
+    checked."""
 
     document: Mapping[str, object]
     show: Callable[[], None]
@@ -61,8 +62,8 @@ class _RequestedRun:
                 output=folder, on_progress=on_progress, **self.options,
             )  # fmt: skip
 
-    def over(self, protocol: str, mode: Mode, folder: Path) -> RunResult:
-        """Run the workload with a different protocol and mode."""
+    def run_in_series(self, protocol: str, mode: Mode, folder: Path) -> RunResult:
+        """Run the workload over a protocol in a mode, with its results in a folder."""
         options: PlainOptions = {**self.options, "protocol": protocol, "mode": mode}
         with progress(folder, mode) as on_progress:
             return replace(self, options=options).run(folder, on_progress)
@@ -74,10 +75,10 @@ def _split_names(value: str) -> list[str]:
 
 
 def _check_names(_ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Check names separated by commas; for modes also that they are valid."""
+    """Callback of --protocol and --mode: check that no name is empty, and that modes exist."""
     for name in _split_names(value):
         if not name:
-            raise click.BadParameter(f"{value!r} has an empty name: write one, or several with commas between them")
+            raise click.BadParameter(f"{value!r} has an empty name: give one name, or several separated by commas")
         if param.name == "mode" and name not in _MODES:
             raise click.BadParameter(f"{name!r} is not one of {', '.join(_MODES)}")
     return value
@@ -92,7 +93,7 @@ def _check_names(_ctx: click.Context, param: click.Parameter, value: str) -> str
     show_default=True,
     metavar="NAME[,NAME...]",
     callback=_check_names,
-    help="Protocol of the NICs; tcp and udp are the kernel's. Several: a run each.",
+    help="Protocol of the NICs; tcp and udp are the kernel's. Several: one run for each.",
 )
 @click.option(
     "--codec",
@@ -143,7 +144,7 @@ def _check_names(_ctx: click.Context, param: click.Parameter, value: str) -> str
 @click.option("--check/--no-check", default=None,
               help="Check the history for lost, duplicated or changed messages; default if useful.")  # fmt: skip
 @click.option("--capture", is_flag=True, help="Write every frame of a simulation to a capture, and a trace.")
-@click.option("--fates", is_flag=True, help="Let the relay forward all impaired links, so that all fates are logged.")
+@click.option("--fates", is_flag=True, help="Let the relay forward all impaired links, so that it logs all fates.")
 @json_option
 @click.pass_context
 def run_command(
@@ -174,7 +175,7 @@ def run_command(
     testbed run star-2 ./my_mpi4py_script.py --set args='100 4096'
     testbed run star-4 --on n1 'iperf3 -s -1' --on n2 'iperf3 -c n1'
 
-    A cluster that is up under that name is used and stays; another one is brought up for the run and taken down after it.
+    CLUSTER: a running cluster, which stays up, or a description, which is brought up for the run and taken down afterwards.
     'testbed runs --workloads' lists workloads and their settings. Exit code 8: the verdict is degraded, 9: invalid, 10: a
     check failed.
     """
@@ -190,16 +191,19 @@ def run_command(
     options["protocol"], options["mode"] = protocols[0], modes[0]
     if commands:
         if is_series:
-            raise click.UsageError("several protocols or modes go with a workload: commands run once")
+            raise click.UsageError("several protocols or modes need a workload: commands run once")
         _check_options_of_commands(options, firmware)
     purpose = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     results_folder = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{purpose}")
     requested = _RequestedRun(cluster, str(workload), settings, firmware, options)
     if is_series:
-        with report_failure(results_folder, made=output is None):
-            code = _run_series(protocols, modes, results_folder, requested.over, as_json)
+        with report_failure(results_folder, is_new=output is None):
+            code = _run_series(protocols, modes, results_folder, requested.run_in_series, as_json)
         ctx.exit(code)
-    with progress(results_folder, options["mode"]) as on_progress, report_failure(results_folder, made=output is None):
+    with (
+        progress(results_folder, options["mode"]) as on_progress,
+        report_failure(results_folder, is_new=output is None),
+    ):
         ended = (
             _run_commands(cluster, commands, results_folder, on_progress, options)
             if commands
@@ -228,7 +232,7 @@ def _print_ended(ended: _EndedRun, results_folder: Path, as_json: bool) -> int:
 
 
 def _read_profiles(profiles: tuple[str, ...], options: PlainOptions) -> None:
-    """Add the default profile and the profiles of nodes to the options."""
+    """Parse the values of --profile, and add the default profile and the profiles of nodes to the options."""
     default, by_node = "ideal", {}
     for text in profiles:
         node, equals, name = text.partition("=")
@@ -241,17 +245,15 @@ def _read_profiles(profiles: tuple[str, ...], options: PlainOptions) -> None:
 
 def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...]) -> None:
     if options["mode"] == "dilated" or options["dilate"] is not None:
-        raise click.UsageError("time cannot be dilated for commands: they take what this machine takes")
+        raise click.UsageError("time cannot be dilated for commands: they run at this machine's speed")
     if options["profile"] != "ideal" or options["profiles"]:
-        raise click.UsageError("--profile goes with a workload: commands take what this machine takes")
+        raise click.UsageError("--profile needs a workload: commands run at this machine's speed")
     if options["queues"] != 1 or options["steering"]:
-        raise click.UsageError(
-            "--queues and --steering go with a workload: commands run over the kernel's own protocols"
-        )
+        raise click.UsageError("--queues and --steering need a workload: commands use the kernel's own protocols")
     if options["ranks_per_node"] != 1:
-        raise click.UsageError("--ranks-per-node goes with a workload: say each command with --on")
+        raise click.UsageError("--ranks-per-node needs a workload: repeat --on for several commands on a node")
     if firmware:
-        raise click.UsageError("--firmware goes with a workload: commands run over the kernel's own protocols")
+        raise click.UsageError("--firmware needs a workload: commands use the kernel's own protocols")
 
 
 def _run_commands(
@@ -282,7 +284,7 @@ def _run_series(
     as_json: bool,
 ) -> int:
     """Run a workload for each protocol and mode; return the exit code."""
-    from testbed.cli.run_series import exit_code, run_each, show, write_report
+    from testbed.cli.run_series import exit_code, print_series, run_each, write_report
     from testbed.packages import protocol
 
     for name in protocols:
@@ -301,7 +303,7 @@ def _run_series(
         ]
         print_json("run-series", {"folder": str(results_folder), "report": str(report or ""), "runs": runs})
     else:
-        show(members, report and Path(_shortest_path(report)), Path(_shortest_path(results_folder)))
+        print_series(members, report and Path(_shortest_path(report)), Path(_shortest_path(results_folder)))
     return exit_code(members, _EXIT_CODES)
 
 
@@ -310,7 +312,7 @@ def _run_series(
 @click.option("--workloads", is_flag=True, help="List the workloads with their settings, and the protocols.")
 @json_option
 def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
-    """List the runs in results/runs or another directory, also those of series; with a run's own folder, show its
+    """List the runs in results/runs or another directory, including runs of a series. If FOLDER is that of a run, show its
     result."""
     if workloads:
         _list_workloads(as_json)
@@ -386,17 +388,17 @@ def _format_setting(value: object) -> str:
 
 
 @contextmanager
-def report_failure(folder: Path, *, made: bool) -> Iterator[None]:
-    """Context manager that reports the folder and the checks if a run fails after it has begun. made: the folder was
-    created for this run, and is removed if the run has not begun."""
-    before = (folder / "run.json").exists()
+def report_failure(folder: Path, *, is_new: bool) -> Iterator[None]:
+    """Context manager: if a run fails after it has begun, print its folder and its checks. is_new: whether the folder was
+    created for this run; it is removed if the run has not begun."""
+    had_run = (folder / "run.json").exists()
     try:
         yield
     except BaseException:
-        if made:
+        if is_new:
             with suppress(OSError):  # not empty
                 folder.rmdir()
-        if not before and (folder / "run.json").exists():
+        if not had_run and (folder / "run.json").exists():
             from testbed.cli.replay import print_checks
 
             echo(f"the results so far are in {folder}", err=True)
@@ -413,7 +415,7 @@ def _print_commands(result: CommandsResult) -> None:
 
 def _print_rows(result: RunResult) -> None:
     if result.verdict.grade.value == "invalid":
-        echo("the run is invalid, and no figure of it is shown")
+        echo("the run is invalid: its measurements are not shown")
         return
     from testbed.cli.table_layout import print_rows, print_table
 
@@ -455,15 +457,16 @@ def _print_verdict(verdict: Verdict) -> None:
 
 
 def _shortest_path(folder: Path) -> str:
-    """Return the path of a results folder: relative to the working directory, if that contains it."""
+    """Return a path relative to the working directory if it is inside that, else unchanged."""
     try:
         directory = Path.cwd()
-    except FileNotFoundError:  # it has been removed
+    except FileNotFoundError:  # the working directory has been removed
         return str(folder)
     return str(folder.relative_to(directory) if folder.is_relative_to(directory) else folder)
 
 
-def _common(result: CommandsResult | RunResult) -> dict[str, object]:
+def _common_document(result: CommandsResult | RunResult) -> dict[str, object]:
+    """Return the keys that runs of workloads and of commands share."""
     from testbed.controller.runs.run_recorder import verdict_to_json
 
     return {"cluster": result.cluster, "folder": str(result.folder), "verdict": verdict_to_json(result.verdict)}
@@ -474,12 +477,12 @@ def _commands_document(result: CommandsResult) -> Mapping[str, object]:
         {"node": command.node, "command": command.text, "code": command.code, "log": str(command.log)}
         for command in result.commands
     ]
-    return {**_common(result), "commands": commands}
+    return {**_common_document(result), "commands": commands}
 
 
 def _document(result: RunResult) -> Mapping[str, object]:
     return {
-        **_common(result),
+        **_common_document(result),
         "workload": result.workload,
         "settings": result.settings,
         "protocol": result.protocol,

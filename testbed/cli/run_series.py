@@ -1,4 +1,4 @@
-"""One workload over several protocols, or in several modes: a run for each, in one table and one report.
+"""A series of runs of one workload, over several protocols or in several modes, in one table and one report.
 
     testbed run star-2 pingpong --protocol emp,via,tcp --mode sim,live
 
@@ -43,15 +43,15 @@ class Member:
         """The grade of its verdict; without a result, the reason."""
         if self.result is not None:
             return self.result.verdict.grade.value
-        return f"{'not run' if self.is_refused else 'failed'}: {self.error}"
+        return f"{'not run' if self.is_rejected else 'failed'}: {self.error}"
 
     @property
-    def is_refused(self) -> bool:
+    def is_rejected(self) -> bool:
         return isinstance(self.error, UnsupportedError)
 
     @property
     def has_failed(self) -> bool:
-        return self.error is not None and not self.is_refused
+        return self.error is not None and not self.is_rejected
 
 
 def run_each(protocols: Sequence[str], modes: Sequence[Mode], folder_of_series: Path, run: Run) -> list[Member]:
@@ -64,28 +64,28 @@ def run_each(protocols: Sequence[str], modes: Sequence[Mode], folder_of_series: 
                 members.append(Member(protocol, mode, folder, run(protocol, mode, folder)))
             except TestbedError as error:
                 members.append(Member(protocol, mode, folder, error=error))
-    if all(member.is_refused for member in members):
+    if all(member.is_rejected for member in members):
         raise UnsupportedError("\n".join(f"{member.protocol}, {member.mode}: {member.error}" for member in members))
     return members
 
 
 def write_report(members: Sequence[Member], folder_of_series: Path) -> Path | None:
-    """Write one report of all runs that have ended; return None if the packages for drawing are missing, or if there are too
-    many runs."""
-    ended = [member for member in members if member.result is not None]
-    if not ended or missing_packages():
+    """Write one report of all runs with a result, and return its path. Write none and return None if no run has a result,
+    if packages for drawing are missing, or if there are too many runs."""
+    shown = [member for member in members if member.result is not None]
+    if not shown or missing_packages():
         return None
     from testbed.observe.report.builder import MAX_RUNS, make_report
 
-    if len(ended) > MAX_RUNS:
+    if len(shown) > MAX_RUNS:
         return None
-    modes = {member.mode for member in ended}
-    labels = [member.protocol if len(modes) == 1 else f"{member.protocol} {member.mode}" for member in ended]
-    make_report([member.folder for member in ended], folder_of_series / REPORT, labels=labels)
+    modes = {member.mode for member in shown}
+    labels = [member.protocol if len(modes) == 1 else f"{member.protocol} {member.mode}" for member in shown]
+    make_report([member.folder for member in shown], folder_of_series / REPORT, labels=labels)
     return folder_of_series / REPORT
 
 
-def show(members: Sequence[Member], report: Path | None, folder_of_series: Path) -> None:
+def print_series(members: Sequence[Member], report: Path | None, folder_of_series: Path) -> None:
     """Print one table of all rows, except those of invalid runs, and the verdict of each run."""
     print_rows(rows_of(members))
     verdicts = [[member.protocol, member.mode, "failed" if member.has_failed else member.verdict] for member in members]
@@ -101,8 +101,8 @@ def show(members: Sequence[Member], report: Path | None, folder_of_series: Path)
 def rows_of(members: Sequence[Member]) -> list[Mapping[str, Any]]:
     """Return the rows of all valid runs, with their protocols and modes.
 
-    A run has a table for each set of keys. The first tables of all runs are merged, with the keys of all, and so are the
-    second tables, and so on: the keys may depend on the protocol.
+    The rows of a run with equal keys are a table. The first tables of all runs are merged into one with the keys of all, and
+    so are the second tables, and so on, since the keys may depend on the protocol.
     """
     tables: list[list[Mapping[str, Any]]] = []
     for member in members:
@@ -122,8 +122,9 @@ def rows_of(members: Sequence[Member]) -> list[Mapping[str, Any]]:
 
 
 def exit_code(members: Sequence[Member], codes: Mapping[str, int]) -> int:
-    """Return the code of the first run that has failed, else the maximum of the verdicts' codes."""
+    """Return the exit code of the first run that has failed, else the maximum of the verdicts' exit codes. codes: exit code
+    by grade."""
     for member in members:
-        if member.error is not None and member.has_failed:
+        if member.error is not None and not member.is_rejected:
             return member.error.exit_code
     return max(codes.get(member.verdict, 0) for member in members)

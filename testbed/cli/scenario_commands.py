@@ -1,4 +1,4 @@
-"""Command ``scenario check``: the timeline of a scenario on a cluster, without starting anything."""
+"""Command ``scenario check``: print the timeline of a scenario on a cluster, without a run."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def check_command(
     seconds: float,
     as_json: bool,
 ) -> None:
-    """Print the timeline of faults, or what is wrong with it. Faults that a protocol or workload refuses are found only by
-    'testbed run'.
+    """Print the timeline of a scenario's faults, or its errors. Faults that a protocol or workload does not support are
+    reported only by 'testbed run'.
 
     \b
     testbed scenario check storm.toml star-4
@@ -68,7 +68,7 @@ def check_command(
     factor = (dilate or DILATE) if mode == "dilated" else 0
     datapath = target.running.state.asked if target.running is not None else "auto"
     check(scenario, layout, mode, datapath=datapath, factor=factor)
-    texts_of(scenario.faults)
+    texts_of(scenario.faults)  # raises if a file of a fault cannot be read
     horizon = round(seconds * 1e9) // max(factor, 1)
     timeline = timeline_events(occurrences_of(scenario, layout, layout.seed if seed is None else seed, horizon))
     limit = format_duration(horizon) + (" of model time" if factor else "")
@@ -91,7 +91,8 @@ def check_command(
 
 
 def _unreached(timeline: Iterable[TimelineEvent], horizon: int, limit: str) -> list[str]:
-    """Return a warning if faults begin after the time limit of the run. horizon: the limit, nanoseconds. limit: as text."""
+    """Return a warning if faults begin after the time limit of the run. horizon: the limit in nanoseconds. limit: the limit
+    as text."""
     late = dict.fromkeys(event.occurrence.name for event in timeline if event.is_begin and event.when >= horizon)
     if not late:
         return []

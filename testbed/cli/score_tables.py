@@ -1,4 +1,4 @@
-"""Reproductions in the terminal: a paper's values and ours, and the errors of all systems."""
+"""Tables of reproductions in the terminal: the values of a paper and ours, and the errors of each system."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def print_reproduction(reproduction: Reproduction) -> None:
-    """Print everything of one system."""
+    """Print all results of one system: its rows, errors, tables, shapes and failures."""
     paper = reproduction.paper
     echo(f"{reproduction.system}: {paper.citation}")
     constants = f"{paper.constants} calibrated constant" + ("s" if paper.constants != 1 else "")
@@ -50,13 +50,13 @@ def print_reproduction(reproduction: Reproduction) -> None:
             ([format_value(key, row.get(key)) for key in table.columns] for row in shown_rows),
         )
     echo()
-    for seen in reproduction.shapes:
-        word = click.style("holds", fg="green") if seen.holds else click.style("broken", fg="red")
-        echo(f"{word}: {seen.shape.name} ({seen.detail})")
+    for result in reproduction.shapes:
+        word = click.style("holds", fg="green") if result.holds else click.style("broken", fg="red")
+        echo(f"{word}: {result.shape.name} ({result.detail})")
     for unmatched in paper.unmatched:
         echo(f"no row: {unmatched.value}: {unmatched.why}")
     for run, late in reproduction.late.items():
-        echo(f"run {run}: 99 % of the frames were at most {late / 1000:.3g} us of the model's time late")
+        echo(f"run {run}: 99 % of the frames were at most {late / 1000:.3g} us of model time late")
     for sentence in reproduction.failures:
         echo(f"{click.style('not reproduced', fg='red')}: {sentence}")
     echo()

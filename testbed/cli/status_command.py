@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @json_option
 @collector_off()
 def status_command(cluster: str | None, name: str | None, as_json: bool) -> None:
-    """Show the nodes, links and counters of a cluster that is up; without a name, of all."""
+    """Show the nodes, links and counters of a cluster that is up; without a name, of all clusters."""
     from testbed.cluster.records.state import Store
     from testbed.cluster.records.status import status
 
@@ -71,7 +71,7 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
                 "namespace": state.namespaces.get(node.name, ""),
                 "exists": node_statuses[node.name].exists,
                 "programs": list(node_statuses[node.name].programs),
-                "agent": _agent(node_statuses[node.name].agent),
+                "agent": _agent_document(node_statuses[node.name].agent),
                 "nics": [
                     {
                         "name": nic.name,
@@ -106,12 +106,12 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
                 "notes": list(state.notes.get(link.link.name, ())),
                 "exists": link.exists,
                 "up": link.up,
-                "forward": _direction(link.forward, link.forward_impairment),
-                "backward": _direction(link.backward, link.backward_impairment),
+                "forward": _direction_document(link.forward, link.forward_impairment),
+                "backward": _direction_document(link.backward, link.backward_impairment),
             }
             for link in status.links
         ],
-        "shared": _format_shared(state.nics),
+        "shared": _shared_document(state.nics),
         "injected": [
             {
                 "number": injection.number,
@@ -124,13 +124,13 @@ def _document(status: ClusterStatus) -> Mapping[str, object]:
     }
 
 
-def _format_shared(nics: SharedNics | None) -> Mapping[str, object] | None:
+def _shared_document(nics: SharedNics | None) -> Mapping[str, object] | None:
     if nics is None:
         return None
     return {"protocol": nics.protocol, "functions": nics.functions, "owner": nics.owner.pid}
 
 
-def _agent(agent: AgentStatus | None) -> Mapping[str, object] | None:
+def _agent_document(agent: AgentStatus | None) -> Mapping[str, object] | None:
     if agent is None:
         return None
     hosts = [{"function": function, "pid": pid} for function, pid in sorted(agent.hosts.items())]
@@ -141,7 +141,7 @@ def _remaining_seconds(injection: Injection) -> float:
     return max(0.0, (injection.until - time.monotonic_ns()) / 1e9)
 
 
-def _direction(direction: DirectionCounters, impairment: Impairment) -> Mapping[str, object]:
+def _direction_document(direction: DirectionCounters, impairment: Impairment) -> Mapping[str, object]:
     return {
         "frames": direction.frames,
         "bytes": direction.bytes,
@@ -151,7 +151,7 @@ def _direction(direction: DirectionCounters, impairment: Impairment) -> Mapping[
 
 
 def _print(status: ClusterStatus) -> None:
-    """Print the cluster as a tree: nodes with their NICs, each with its link and counters."""
+    """Print the cluster as a tree: nodes with their NICs, each with its link and counters; then the links between switches."""
     from testbed.cluster.records.status import summary
 
     state = status.state
@@ -184,16 +184,16 @@ def _print(status: ClusterStatus) -> None:
             rows.append((first, "", "", ""))
         for number, nic in enumerate(node.nics):
             rows.append(_nic_row(first if number == 0 else "", node.name, nic.name, nic.addresses, by_end))
-    trunks = [link for link in status.links if _is_trunk(status, link)]
-    for link in trunks:
-        rows.append(
-            (
-                str(link.link.a),
-                f"-- {link.link.b}{_tags(link.link.tags)}",
-                _condition(link),
-                _traffic(link.forward, link.backward),
-            )
+    rows += [
+        (
+            str(link.link.a),
+            f"-- {link.link.b}{_tags(link.link.tags)}",
+            _condition(link),
+            _traffic(link.forward, link.backward),
         )
+        for link in status.links
+        if _is_trunk(status, link)
+    ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for number, row in enumerate(rows):
         branch = "└─" if number == len(rows) - 1 else "├─"
@@ -216,6 +216,7 @@ def _format_agent(agent: AgentStatus) -> str:
 
 
 def _is_trunk(status: ClusterStatus, link: LinkStatus) -> bool:
+    """Whether a link joins two switches."""
     switches = {switch.name for switch in status.state.layout.switches}
     return link.link.a.owner in switches and link.link.b.owner in switches
 

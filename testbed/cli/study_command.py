@@ -1,4 +1,4 @@
-"""Command ``study``: many runs over a parameter space, in parallel, resumable."""
+"""Command ``study``: many runs over a parameter space, in parallel; an interrupted study can be continued."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from testbed.studies.study_folder import Outcome, StudyFolder
 
 STUDIES = Path("results/studies")
-_FAILED, _INVALID, _DEGRADED = 10, 9, 8
+_FAILED, _INVALID, _DEGRADED = 10, 9, 8  # exit codes
 _MAX_SHOWN = 60  # points
 _MAX_ERRORS = 20  # errors of points, and failed cases of a swarm
 _MAX_MEASURES = 5  # columns
@@ -37,21 +37,22 @@ class _EngineOptions(TypedDict):
 @click.command("study", short_help="Run a study: many runs over a space of parameters.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--continue", "continued", type=click.Path(path_type=Path), default=None, metavar="DIR",
-              help="Go on with the study in this folder: what is done is not repeated, what failed is.")  # fmt: skip
+              help="Continue the study in this folder: only points that are not done, or have failed, are run.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="The study's folder; by default a new one in results/studies.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 1024), default=None, metavar="N",
-              help="Runs at a time; default: the processors of this machine.")  # fmt: skip
+              help="Number of parallel runs; default: the processors of this machine.")  # fmt: skip
 @click.option("--scheduler", default=None, metavar="ADDRESS",
-              help="Dask runs the points: here, with --workers; tls://HOST:PORT: with those of this scheduler.")  # fmt: skip
+              help="Run the points by Dask. here: workers on this machine; tls://HOST:PORT: a scheduler's.")  # fmt: skip
 @click.option(
     "--tls-ca", type=click.Path(path_type=Path), metavar="FILE", help="Certificate of the scheduler's authority."
 )
-@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Our certificate, of that authority.")
-@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="The key of our certificate.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE",
+              help="Certificate of this client, issued by that authority.")  # fmt: skip
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Key of this client's certificate.")
 @click.option("--retries", type=click.IntRange(0), default=1, show_default=True, metavar="N",
-              help="Further attempts where a run in namespaces fails, or a process dies.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Print the points, and run none.")
+              help="Further attempts if a run in namespaces fails, or a process dies.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print the points, but run none.")
 @json_option
 @click.pass_context
 def study_command(
@@ -73,14 +74,14 @@ def study_command(
     testbed study --continue results/studies/20261121-192009-loss
     testbed study loss.toml --scheduler tls://lab:8786 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
 
-    Each point is a separate run, stored when it ends: an interrupted study can be continued.
-    Exit code 8: a run was degraded, 9: invalid, 10: a point failed, or its check.
+    Each point is a separate run, whose result is stored when it ends: an interrupted study can be continued.
+    Exit code 8: a run was degraded, 9: invalid, 10: a point or one of its checks failed.
     """
     from testbed.studies.study_folder import new_folder, open_folder
 
     engine = _engine(options)
     if (file is None) == (continued is None):
-        raise click.UsageError("say a study's FILE, or --continue with its folder")
+        raise click.UsageError("give either a study's FILE, or --continue with its folder")
     if continued is not None and (output is not None or dry_run):
         raise click.UsageError("--continue uses the study's folder: omit --output and --dry-run")
     if continued is not None:
@@ -109,16 +110,16 @@ def _engine(options: _EngineOptions) -> Engine:
     if scheduler is None:
         from testbed.controller.engines import ProcessEngine
 
-        return ProcessEngine(width)  # also with one worker: a run may end its process
+        return ProcessEngine(width)  # even with one worker, since a run may kill its process
     from testbed.studies.dask_engine import Certificates, DaskHere, DaskScheduler
 
     if scheduler == "here":
         return DaskHere(width)
     if options["workers"] is not None:
-        raise click.UsageError(f"--workers goes with this machine: scheduler {scheduler} has its own")
+        raise click.UsageError(f"--workers is for this machine: scheduler {scheduler} has its own workers")
     authority, certificate, key = options["tls_ca"], options["tls_cert"], options["tls_key"]
     if authority is None or certificate is None or key is None:
-        raise click.UsageError("--scheduler needs --tls-ca, --tls-cert and --tls-key: it must know us, and we it")
+        raise click.UsageError("--scheduler needs --tls-ca, --tls-cert and --tls-key, for authentication by both sides")
     return DaskScheduler(scheduler, Certificates(authority, certificate, key))
 
 
@@ -202,7 +203,7 @@ def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
 
 
 def _sentence(error: str) -> str:
-    """Return an error on one line: its problems, or what a program raised, without the traceback."""
+    """Return an error in one line, shortened: its problems, or a program's exception without the traceback."""
     where, traceback, raised = error.partition("Traceback (most recent call last):\n")
     lines = [line for line in raised.splitlines() if not line.startswith(" ")] if traceback else error.splitlines()
     return (where if traceback else "") + "; ".join(line.strip() for line in lines)[:_MAX_LENGTH]

@@ -15,18 +15,18 @@ from testbed.observe.format.quantities import format_value, heading
 
 _MAX_ROWS = 60
 _PIPE_WIDTH = 200  # characters
-_HIDDEN = ("clock_ns", "rank")
+_HIDDEN = ("clock_ns", "rank")  # keys of rows
 
 
 class _PlainConsole(Console):
-    """A console that raises BrokenPipeError for a closed pipe, which the command handles; rich's console exits with 1."""
+    """A console that raises BrokenPipeError for a closed pipe, which `main` handles; rich's own console exits with 1."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print one table for each set of keys; tables are in the order of their first rows."""
+    """Print a table for each set of keys, in the order of their first rows; at most 60 rows of each."""
     kinds: dict[frozenset[str], list[Mapping[str, Any]]] = {}
     for row in rows:
         kinds.setdefault(frozenset(row).difference(_HIDDEN), []).append(row)
@@ -41,6 +41,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table, the first column left-aligned, the others right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(headings):
         table.add_column(Text(printable(name)), justify="left" if number == 0 else "right", overflow="fold")

@@ -1,4 +1,4 @@
-"""Command ``top``: a view of a running cluster, in the terminal or in a browser, in which faults can be injected."""
+"""Command ``top``: a view of a running cluster, in the terminal or in a browser, from which faults can be injected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WEB_PACKAGES = ("starlette", "uvicorn", "websockets")
 @click.option("--interval", default="1s", show_default=True, metavar="TIME", help="Time between two snapshots.")
 @click.option("--once", is_flag=True, help="Print one snapshot, with the rates of one interval.")
 @click.option("--web", is_flag=True, help="Show it in a browser: print the address of the view, and serve it.")
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of --web; default: one that is free.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port of --web; default: a free one.")
 @name_option
 @json_option
 def top_command(
@@ -44,8 +44,8 @@ def top_command(
 
     Without a terminal, with --once or with --json one snapshot is printed.
 
-    With --web the same is shown in a browser on this machine, as a picture of the cluster with tables, commands and
-    runs: only at the printed address, and until Ctrl-C.
+    With --web a browser on this machine shows a picture of the cluster, with tables, commands and runs, at the printed
+    address, until Ctrl-C.
     """
     from testbed.cluster.records.state import Store
 
@@ -84,13 +84,13 @@ def _check_name(store: Store, requested: str | None) -> None:
 
 
 def check_web_options(web: bool, once: bool, as_json: bool, port: int | None) -> None:
-    """Check the options of a view in a browser. Raises click.UsageError, and UnsupportedError without its packages."""
+    """Check the options of a view in a browser. Raises click.UsageError, UnsupportedError if its packages are missing."""
     if port is not None and not web:
         raise click.UsageError("--port goes with --web")
     if not web:
         return
     if once or as_json:
-        raise click.UsageError("--web goes without --once and --json")
+        raise click.UsageError("--web cannot be combined with --once or --json")
     from testbed.errors import UnsupportedError
 
     if missing := [name for name in _WEB_PACKAGES if find_spec(name) is None]:
@@ -101,8 +101,8 @@ def check_web_options(web: bool, once: bool, as_json: bool, port: int | None) ->
 
 
 def serve_view(sampler: Sampler, interval: float, port: int, file: str = "", cluster: str = "") -> None:
-    """Serve the view in a browser until Ctrl-C. file: file of the machines of a cluster that is on several. cluster: its
-    name then."""
+    """Serve the view in a browser until Ctrl-C. file, cluster: machines file and name of a cluster on several machines;
+    empty for a cluster on this one."""
     from testbed.cli.run_command import RUNS
     from testbed.cli.web.command_forms import Offer
     from testbed.cli.web.view_server import serve
@@ -112,6 +112,7 @@ def serve_view(sampler: Sampler, interval: float, port: int, file: str = "", clu
 
 
 def is_terminal() -> bool:
+    """Whether standard input and output are a terminal that can show a full-screen view."""
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
 
 
@@ -147,6 +148,7 @@ def print_snapshot(sampler: Sampler, seconds: float, *, as_json: bool) -> None:
 
 
 def seconds_between(interval: str) -> float:
+    """Parse --interval; return seconds. Raises click.BadParameter."""
     from testbed.spec.units import UnitError, parse_duration
 
     try:

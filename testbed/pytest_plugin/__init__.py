@@ -6,8 +6,8 @@
     def test_everything_arrives(cluster):
         assert cluster.run(exchange).results["n2"] == 100
 
-``--testbed-mode both`` runs it in both modes. Every pytest run loads this file, so it imports nothing that slows down
-projects without clusters.
+``--testbed-mode both`` runs it in both modes. Every pytest run of a project loads this file, so it imports nothing slow
+before a test needs a cluster.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ CLUSTER_TEST: pytest.StashKey[ClusterTest] = pytest.StashKey()
 
 _DEFAULTS = {"testbed_mode": "live", "testbed_protocol": "", "testbed_artefacts": "testbed-artefacts"}
 _ACTIONS = {"testbed_on_invalid": "fail", "testbed_on_degraded": "ignore"}
-_MAX_SHOWN = 20  # tests in the summary whose network was not as configured
+_MAX_SHOWN = 20  # tests on degraded or invalid networks, in the summary
 
 
 def __getattr__(name: str) -> object:
@@ -90,12 +90,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--testbed-mode",
         choices=("sim", "live", "both"),
-        help="where tests with a cluster run: in simulation, in network namespaces (default), or in both",
+        help="where tests with a cluster run: in the simulation, in network namespaces (default), or in both",
     )
     group.addoption(
         "--testbed-protocol",
         metavar="NAME[,NAME]",
-        help="protocols that such tests run with; default: that of `testbed run`",
+        help="protocols with which tests with a cluster run (default: that of `testbed run`)",
     )
     group.addoption(
         "--testbed-artefacts",
@@ -127,7 +127,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "cluster(source, /, *, links=, seed=, datapath=, mode=, machines=, requires=, programs=, on_invalid=, "
-        "on_degraded=, **impairments): the cluster of this test: a topology's name, a TOML file or a description, and "
+        "on_degraded=, **impairments): the cluster of this test: the name of a topology, a TOML file or a description, and "
         "impairments of all its links.",
     )
     for name in _ACTIONS:
@@ -142,28 +142,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test with a cluster by the requested modes and protocols."""
     if "cluster" not in metafunc.fixturenames or "testbed_mode" not in metafunc.fixturenames:
         return  # the project may have its own fixture of that name
-    from testbed.pytest_plugin.marker import MarkerError, modes
+    from testbed.pytest_plugin.marker import MarkerError, select_modes
 
     config, test = metafunc.config, metafunc.definition
     parameters = _parameters(test.iter_markers("parametrize"))
     if "testbed_mode" not in parameters:
         try:
-            modes_found, refusal = modes(test.iter_markers("cluster"), option_or_ini(config, "testbed_mode"))
+            modes, skip_reason = select_modes(test.iter_markers("cluster"), option_or_ini(config, "testbed_mode"))
         except MarkerError as error:
             raise pytest.Collector.CollectError(f"{test.nodeid}: {error}") from None
-        marks = [pytest.mark.skip(reason=refusal)] if refusal else []
-        metafunc.parametrize("testbed_mode", [pytest.param(mode, marks=marks) for mode in modes_found])
+        marks = [pytest.mark.skip(reason=skip_reason)] if skip_reason else []
+        metafunc.parametrize("testbed_mode", [pytest.param(mode, marks=marks) for mode in modes])
     protocols = protocols_option(config).split(",")
     if len(protocols) > 1 and "protocol" not in parameters:
         metafunc.parametrize("protocol", protocols)
 
 
 def _parameters(marks: Iterable[pytest.Mark]) -> set[str]:
-    """Return the names that a test's ``parametrize`` marks give values to."""
+    """Return the names of the parameters in a test's ``parametrize`` marks."""
     names: set[str] = set()
     for mark in marks:
-        given = mark.args[0] if mark.args else mark.kwargs["argnames"]
-        names.update(name.strip() for name in (given.split(",") if isinstance(given, str) else given))
+        argnames = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        names.update(name.strip() for name in (argnames.split(",") if isinstance(argnames, str) else argnames))
     return names
 
 
@@ -175,7 +175,7 @@ def testbed_mode(pytestconfig: pytest.Config) -> str:
 
 @pytest.fixture
 def protocol(pytestconfig: pytest.Config) -> str:
-    """Default protocol of `cluster.run`; ``@pytest.mark.parametrize("protocol", ["emp", "tcp"])``."""
+    """Default protocol of `cluster.run`. A test can parametrize it: ``parametrize("protocol", ["emp", "tcp"])``."""
     return protocols_option(pytestconfig)
 
 
@@ -196,14 +196,14 @@ def cluster(
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fail a test that has a marker of its own and no cluster: it would run on this machine."""
+    """Fail a test whose own marker names a cluster, but which does not use the fixture: it would run on this machine."""
     fixtures = getattr(item, "fixturenames", ())
-    if "cluster" in fixtures or "request" in fixtures:  # by the latter a test can request the former
+    if "cluster" in fixtures or "request" in fixtures:  # the test can request "cluster" by the fixture "request"
         return
     if any(marker.name == "cluster" for marker in item.own_markers):
-        from testbed.pytest_plugin.marker import names_cluster
+        from testbed.pytest_plugin.marker import has_cluster
 
-        if names_cluster(item.iter_markers("cluster"), item.path.parent):
+        if has_cluster(item.iter_markers("cluster"), item.path.parent):
             message = (
                 "the test is marked with a cluster, but does not use the fixture 'cluster', and would run on this machine: "
                 "give it the parameter 'cluster', or @pytest.mark.usefixtures(\"cluster\")"
@@ -241,7 +241,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print, as the last lines, tests whose network was not as configured, and the folders of failed tests."""
+    """Print the tests on degraded or invalid networks, and the artefact folders of failed tests."""
     untrusted = {
         report.nodeid: str(text)
         for kind in ("passed", "failed", "skipped", "xfailed", "xpassed", "error")
@@ -269,12 +269,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def protocols_option(config: pytest.Config) -> str:
-    """Return the requested protocols, joined by commas."""
+    """Return the requested protocols, separated by commas."""
     from testbed.registry import DEFAULT_PROTOCOL
 
     return option_or_ini(config, "testbed_protocol") or DEFAULT_PROTOCOL
 
 
 def option_or_ini(config: pytest.Config, name: str) -> str:
-    """Return the value of an option, or else of the ini file."""
+    """Return the value of an option, else that of the ini file."""
     return str(config.getoption(name) or config.getini(name))

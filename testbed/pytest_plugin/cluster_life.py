@@ -1,4 +1,4 @@
-"""Life cycle of a test's cluster: brought up by the test's markers, examined if the test fails, and taken down."""
+"""Life cycle of a test's cluster: it is brought up as the markers describe, examined if the test fails, and taken down."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from testbed.pytest_plugin.under_test import ClusterUnderTest, LiveCluster, Simu
 if TYPE_CHECKING:
     from testbed.pytest_plugin.spread_under_test import SpreadUnderTest
 
-_MAX_NAME: Final = 40  # characters of a test's name in its cluster's, of at most 63
-_MAX_SLUG: Final = 100  # bytes of a test's name in its folder's, of at most 255
-_numbers = count(1)
+_MAX_NAME: Final = 40  # characters of the test's name in the cluster's name, which has at most 63
+_MAX_SLUG: Final = 100  # bytes of the test's name in the folder's name, which has at most 255
+_cluster_numbers = count(1)
 
 
 @dataclass(slots=True)
 class ClusterTest:
-    """A test while it has a cluster. teardown: takes the cluster down. actions: outcomes by the network's grade. captures:
-    are closed before their files are read. network: verdict, once it is known."""
+    """A test while it has a cluster. teardown: takes the cluster down. actions: outcome by the network's grade. captures:
+    running captures, which are closed before their files are read. network: verdict on the network; None: not known yet."""
 
     cluster: ClusterUnderTest
     teardown: ExitStack
@@ -50,7 +50,8 @@ class ClusterTest:
 def cluster_of(
     request: pytest.FixtureRequest, mode: str, protocol: str, scenario: object
 ) -> Iterator[ClusterUnderTest]:
-    """Bring a test's cluster up, yield it, and take it down. mode: "sim" or "live"."""
+    """Bring a test's cluster up, yield it, and take it down. mode: "sim" or "live". protocol, scenario: values of the
+    fixtures. Skips or fails the test if its cluster cannot be brought up."""
     item, config = request.node, request.config
     with tempfile.TemporaryDirectory(prefix="testbed-test-") as directory, ExitStack() as teardown:
         folder = Path(directory)
@@ -58,25 +59,25 @@ def cluster_of(
             arguments = read_markers(item.iter_markers("cluster"), request.path.parent, getattr(request, "param", None))
             if reason := unmet_requirement(arguments):
                 raise _skip_or_fail(config, reason)
-            if mode == "sim" and (reason := _not_simulated(protocol)):
-                raise pytest.skip.Exception(reason)  # a skip on every machine, so --testbed-strict does not apply
+            if mode == "sim" and (reason := _reason_not_simulated(protocol)):
+                raise pytest.skip.Exception(reason)  # on every machine, so --testbed-strict does not apply
             actions = actions_of(config, arguments)
             description = arguments.description()
             scenario = resolve_scenario(request.path.parent, scenario)
             captures = config.getoption("--pcap-on-failure")
             if mode == "sim":
-                case = ClusterTest(
+                cluster_test = ClusterTest(
                     SimulatedCluster(description, folder, protocol, scenario, captures=captures), teardown, actions
                 )
             elif arguments.machines is not None:
                 cluster = _spread(config, arguments, description, _cluster_name(item.name), folder, teardown)
                 cluster.protocol, cluster.scenario = protocol, scenario
-                case = ClusterTest(cluster, teardown, actions)
+                cluster_test = ClusterTest(cluster, teardown, actions)
                 if captures:
                     from testbed.observe.machine_captures import capturing
 
                     pcap = capturing(cluster.running, cluster.name, "all", folder / artefacts.CAPTURE)
-                    case.captures.enter_context(pcap)
+                    cluster_test.captures.enter_context(pcap)
             else:
                 running = description.up(
                     _cluster_name(item.name),
@@ -86,19 +87,19 @@ def cluster_of(
                 )
                 teardown.callback(running.down)
                 live_cluster = LiveCluster(description, folder, protocol, scenario, running=running)
-                case = ClusterTest(live_cluster, teardown, actions)
+                cluster_test = ClusterTest(live_cluster, teardown, actions)
                 if captures:
-                    case.captures.enter_context(running.capture("all", folder / artefacts.CAPTURE))
+                    cluster_test.captures.enter_context(running.capture("all", folder / artefacts.CAPTURE))
         except (PermissionDeniedError, UnsupportedError) as error:
             raise _skip_or_fail(config, f"this machine cannot bring the cluster up: {error}") from None
         except TestbedError as error:
             raise pytest.fail.Exception(str(error), pytrace=False) from None
-        item.stash[CLUSTER_TEST] = case
+        item.stash[CLUSTER_TEST] = cluster_test
         try:
-            with case.captures:
-                yield case.cluster
+            with cluster_test.captures:
+                yield cluster_test.cluster
         finally:
-            del item.stash[CLUSTER_TEST]  # the cluster is down for later failures
+            del item.stash[CLUSTER_TEST]  # the cluster is no longer there for reports of later phases
 
 
 def _spread(
@@ -109,7 +110,7 @@ def _spread(
     folder: Path,
     teardown: ExitStack,
 ) -> SpreadUnderTest:
-    """Bring a test's cluster up on machines. teardown: gets a callback that takes it down."""
+    """Bring a test's cluster up on machines. teardown: a callback that takes the cluster down is added to it."""
     from testbed.machines.spread import down
     from testbed.pytest_plugin.spread_under_test import SpreadUnderTest, spread_for_test, workers_of
 
@@ -128,8 +129,8 @@ def _skip_or_fail(config: pytest.Config, reason: str) -> BaseException:
     return pytest.skip.Exception(reason)
 
 
-def _not_simulated(protocol: str) -> str:
-    """Return the reason why the protocol cannot be simulated; empty if it can, or if its name is unknown, which the run
+def _reason_not_simulated(protocol: str) -> str:
+    """Return the reason why the protocol cannot be simulated; empty if it can. Also empty for an unknown name, which the run
     reports."""
     try:
         protocol_of(protocol, "sim")
@@ -143,11 +144,11 @@ def _not_simulated(protocol: str) -> str:
 def _cluster_name(test: str) -> str:
     """Return a name for a test's cluster that is unique among all processes."""
     words = re.sub(r"[^A-Za-z0-9]+", "-", test).strip("-")[:_MAX_NAME]
-    return f"{words}-{os.getpid()}-{next(_numbers)}"
+    return f"{words}-{os.getpid()}-{next(_cluster_numbers)}"
 
 
 def shorten_traceback(error: pytest.ExceptionInfo[BaseException]) -> None:
-    """Remove the testbed's own frames from the traceback of a TestbedError, whose message is sufficient."""
+    """Remove the frames of testbed's own code from the traceback of a TestbedError, whose message is sufficient."""
     if not isinstance(error.value, TestbedError):
         return
     own_directory = f"{Path(testbed.__file__).parent}/"
@@ -166,7 +167,7 @@ def shorten_traceback(error: pytest.ExceptionInfo[BaseException]) -> None:
 
 
 def judge_passed(item: pytest.Item) -> None:
-    """Raise another outcome for a passed test if its network was not as configured."""
+    """Replace the outcome of a passed test if its network was degraded or invalid, as its actions say."""
     raise_outcome(item.config, _network_verdict(item), item.stash[CLUSTER_TEST].actions)
 
 
@@ -179,43 +180,46 @@ def add_verdict(item: pytest.Item, report: pytest.TestReport) -> None:
 
 
 def _network_verdict(item: pytest.Item) -> Network:
-    case = item.stash[CLUSTER_TEST]
-    if case.network is None:
-        case.network = network_of(case.cluster)
-        item.user_properties.append((PROPERTY, case.network.summary))
-    return case.network
+    cluster_test = item.stash[CLUSTER_TEST]
+    if cluster_test.network is None:
+        cluster_test.network = network_of(cluster_test.cluster)
+        item.user_properties.append((PROPERTY, cluster_test.network.summary))
+    return cluster_test.network
 
 
 def keep_artefacts(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Keep the artefacts of a failed test while its cluster is up; open the prompt if requested."""
-    case, config = item.stash[CLUSTER_TEST], item.config
+    """Write the artefacts of a failed test while its cluster is up, and open the prompt if requested."""
+    cluster_test, config = item.stash[CLUSTER_TEST], item.config
     folder = config.rootpath / option_or_ini(config, "testbed_artefacts") / _slug(item.nodeid)
     network = _network_verdict(item)
     report.user_properties[:] = item.user_properties
     lines = [f"artefacts: {folder}", f"the network during the test: {network}"]
-    for step in (case.captures.close, lambda: artefacts.keep(case.cluster, folder, report, network)):
+    for step in (
+        cluster_test.captures.close,
+        lambda: artefacts.write_artefacts(cluster_test.cluster, folder, report, network),
+    ):
         try:
             step()
         except (TestbedError, OSError) as error:  # must not hide the test's own failure
             lines.append(f"the artefacts are incomplete: {error}")
-    if case.cluster.mode == "live" and config.getoption("--keep-cluster"):
-        case.teardown.pop_all()
-        name = case.cluster.name
-        commands = case.cluster.commands()
+    if cluster_test.cluster.mode == "live" and config.getoption("--keep-cluster"):
+        cluster_test.teardown.pop_all()
+        name = cluster_test.cluster.name
+        commands = cluster_test.cluster.commands()
         lines += [f"cluster {name} stays up:", *(f"  {line}" for line in commands)]
     report.sections.append(("testbed", "\n".join(lines)))
     report.user_properties.append(("testbed-artefacts", f"{item.nodeid}: {folder}"))
-    if isinstance(case.cluster, LiveCluster) and config.getoption("--cli-on-error"):
-        _prompt(item, case.cluster, report)
+    if isinstance(cluster_test.cluster, LiveCluster) and config.getoption("--cli-on-error"):
+        _prompt(item, cluster_test.cluster, report)
 
 
 def _prompt(item: pytest.Item, cluster: LiveCluster, report: pytest.TestReport) -> None:
-    """Open the prompt, with the terminal's state outside pytest."""
+    """Open the prompt, without pytest's capture of standard input and output."""
     plugins = item.config.pluginmanager
     terminal, capturing = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
     if terminal is None or capturing is None:
         return
-    capturing.suspend_global_capture(in_=True)  # until the next phase, as in pytest's debugger
+    capturing.suspend_global_capture(in_=True)  # the next phase resumes it, as after pytest's debugger
     terminal.ensure_newline()
     terminal.write_line(f"{item.nodeid} failed:")
     terminal.write_line(report.longreprtext)
@@ -223,6 +227,6 @@ def _prompt(item: pytest.Item, cluster: LiveCluster, report: pytest.TestReport) 
 
 
 def _slug(nodeid: str) -> str:
-    """Return the name of a test's folder; a hash distinguishes similar names."""
+    """Return the name of a test's folder; a hash distinguishes tests whose names become equal."""
     words = re.sub(r"[^\w.]+", "-", nodeid).strip("-").encode()[-_MAX_SLUG:].decode(errors="ignore")
     return f"{words}-{hashlib.blake2b(nodeid.encode(errors='surrogatepass'), digest_size=3).hexdigest()}"

@@ -1,4 +1,4 @@
-"""Verdict on a test's network, and the outcome of a test that passes although its network was not as configured.
+"""Verdict on a test's network, and the outcome of a test that passes although its network was degraded or invalid.
 
 The verdict covers the time from the cluster's start to the end of the test's body, and each `cluster.run`. A failed test
 stays failed; its report shows the verdict.
@@ -44,7 +44,7 @@ class Network:
 
 
 def network_of(cluster: ClusterUnderTest) -> Network:
-    """Return the verdict on the network so far. The network is invalid if the verdict cannot be determined."""
+    """Return the verdict on the network so far: invalid if it cannot be determined, undecided if the cluster is gone."""
     findings: list[Finding] = []
     reasons: dict[str, None] = {}
     notes: tuple[str, ...] = ()
@@ -72,17 +72,17 @@ def network_of(cluster: ClusterUnderTest) -> Network:
 
 
 def actions_of(config: pytest.Config, arguments: MarkerArguments) -> Mapping[Grade, Action]:
-    """Return the actions by grade, from the marker, or else from the option or the ini file. Raises MarkerError."""
-    in_marker = {Grade.INVALID: arguments.on_invalid, Grade.DEGRADED: arguments.on_degraded}
-    options = {grade: f"testbed_on_{grade.value}" for grade in in_marker}
+    """Return the actions by grade, from the marker, else from the option or the ini file. Raises MarkerError."""
+    marker_actions = {Grade.INVALID: arguments.on_invalid, Grade.DEGRADED: arguments.on_degraded}
+    options = {grade: f"testbed_on_{grade.value}" for grade in marker_actions}
     return {
         grade: action or check_action(options[grade], option_or_ini(config, options[grade]))
-        for grade, action in in_marker.items()
+        for grade, action in marker_actions.items()
     }
 
 
 def raise_outcome(config: pytest.Config, network: Network, actions: Mapping[Grade, Action]) -> None:
-    """Raise the outcome skip, xfail or failure for a passed test, if its network's grade requires it."""
+    """Skip, xfail or fail a passed test, if the action for its network's grade requires it."""
     grade, action = network.grade, actions.get(network.grade, "ignore")
     if action == "ignore":
         return

@@ -1,7 +1,7 @@
 """Marker of a test, ``@pytest.mark.cluster("star-4", loss="1%", links={"n1": {"delay": "5ms"}})``.
 
-Markers of a test, its class and its module are combined: the nearest marker that names a cluster is the base, and nearer
-markers override its arguments.
+The markers of a test, its class and its module are combined, from the test up to the first marker that names a cluster; the
+arguments of nearer markers override those of others.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ class MarkerError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class MarkerArguments:
-    """Arguments of the markers.
+    """Combined arguments of the markers of a test.
 
-    source: a shipped topology's name, a TOML file or a description; None if not given. base: directory of relative paths.
-    impairments: impairments of all links. links: further impairments by target ("n1", "n1--s1"), which override; "direction"
-    in them selects a direction. datapath: datapath of impaired links. requires: names of requirements. programs: names of
-    required programs. on_invalid, on_degraded: outcome on such a network; None if not given. machines: machines file, for a
-    live cluster on several machines; None: the cluster is on this machine.
+    source: name of a shipped topology, a TOML file or a description; None if not given. base: directory of relative paths.
+    impairments: impairments of all links. links: impairments by target ("n1", "n1--s1"), which override those of all links;
+    their key "direction" selects a direction. seed: seed of the cluster; None: the description's. datapath: datapath of
+    impaired links. requires: names of requirements. programs: names of required programs. on_invalid, on_degraded: outcome
+    on such a network; None if not given. machines: machines file, for a live cluster on several machines; None: the cluster
+    is on this machine.
     """
 
     source: str | Path | Description | None = None
@@ -79,7 +80,7 @@ class MarkerArguments:
         from testbed.spec.elements import Impairments
 
         if self.source is None:
-            raise MarkerError('the test does not say which cluster: @pytest.mark.cluster("star-4")')
+            raise MarkerError('the test names no cluster: add a marker such as @pytest.mark.cluster("star-4")')
         if isinstance(self.source, (str, Path)):
             cluster = Cluster.load(self._path() if self._is_file() else self.source)
         else:
@@ -102,7 +103,7 @@ class MarkerArguments:
 
 
 def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = None) -> MarkerArguments:
-    """Combine `markers`, in the order nearest first. source: replaces their cluster, unless None. Raises MarkerError."""
+    """Combine markers, the nearest first. source: replaces their cluster, unless it is None. Raises MarkerError."""
     from testbed.spec.elements import Impairments
     from testbed.spec.model import Description
 
@@ -142,8 +143,8 @@ def read_markers(markers: Iterable[pytest.Mark], base: Path, source: object = No
     )
 
 
-def names_cluster(markers: Iterable[pytest.Mark], base: Path) -> bool:
-    """Whether markers name a cluster. False for those of another plug-in with the same name."""
+def has_cluster(markers: Iterable[pytest.Mark], base: Path) -> bool:
+    """Whether markers name a cluster. False for markers of another plug-in that has a marker of the same name."""
     try:
         return read_markers(markers, base).source is not None
     except MarkerError:
@@ -157,19 +158,21 @@ def resolve_scenario(base: Path, scenario: object) -> object:
     return scenario
 
 
-def modes(markers: Iterable[pytest.Mark], requested: str) -> tuple[tuple[Mode, ...], str]:
-    """Return the modes in which a test runs, and a reason if it cannot run in the requested ones. requested: "sim", "live"
-    or "both". Raises MarkerError."""
+def select_modes(markers: Iterable[pytest.Mark], requested: str) -> tuple[tuple[Mode, ...], str]:
+    """Return the modes of a test, and the reason to skip it if it supports none of the requested modes; otherwise empty.
+    requested: "sim", "live" or "both". Raises MarkerError."""
     marked = next((marker.kwargs["mode"] for marker in markers if "mode" in marker.kwargs), "both")
     if marked not in (*MODES, "both"):
         raise MarkerError(f"mode: found {marked!r}, expected 'sim', 'live' or 'both'")
     supported = tuple(mode for mode in MODES if marked in (mode, "both"))
-    chosen = tuple(mode for mode in supported if requested in (mode, "both"))
-    return (chosen, "") if chosen else (supported, f"the test needs mode {marked}, and --testbed-mode is {requested}")
+    selected = tuple(mode for mode in supported if requested in (mode, "both"))
+    if not selected:
+        return supported, f"the test needs mode {marked}, and --testbed-mode is {requested}"
+    return selected, ""
 
 
 def check_action(key: str, value: object) -> Action:
-    """Check an outcome. key: its name in the error. Raises MarkerError."""
+    """Check and return an action. key: name of the argument or option, for the error. Raises MarkerError."""
     for action in ACTIONS:
         if value == action:
             return action

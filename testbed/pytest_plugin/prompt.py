@@ -1,4 +1,4 @@
-"""Prompt of --cli-on-error, which accepts sub-commands of ``testbed`` while the cluster of a failed test is up."""
+"""Prompt of --cli-on-error. It runs programs in nodes, and commands of ``testbed``, while a failed test's cluster is up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def commands_for(cluster: str, nodes: Collection[str]) -> list[str]:
 
 
 def run_prompt(cluster: str, nodes: Collection[str], print_line: Callable[[str], object]) -> None:
-    """Read and run commands until the end of input; without a terminal, print how to keep the cluster up."""
+    """Read and run commands until the end of input. Without a terminal, only print how to inspect the cluster."""
     print_line(f"cluster {cluster} is up:")
     for line in commands_for(cluster, nodes):
         print_line(f"  {line}")
@@ -43,19 +43,19 @@ def run_prompt(cluster: str, nodes: Collection[str], print_line: Callable[[str],
             print_line(str(error))
             continue
         if words:
-            _run(command(cluster, nodes, words))
+            _run(command_for(cluster, nodes, words))
 
 
 def _run(arguments: list[str]) -> None:
-    """Run a command to its end. Ctrl-C is the command's, and does not end pytest."""
+    """Run a command to its end. Ctrl-C ends the command, not pytest."""
     with subprocess.Popen(arguments) as process:
         while process.returncode is None:
             with contextlib.suppress(KeyboardInterrupt):
                 process.wait()
 
 
-def command(cluster: str, nodes: Collection[str], words: list[str]) -> list[str]:
-    """Return the program and arguments for a line of the prompt."""
+def command_for(cluster: str, nodes: Collection[str], words: list[str]) -> list[str]:
+    """Return the command line for the words of an input line."""
     first, *rest = words
     if first not in nodes:
         return [*_TESTBED, first, "--name", cluster, *rest]

@@ -1,4 +1,4 @@
-"""Requirements of a test on the machine, each checked by a trial: ``@pytest.mark.cluster("star-4", requires="netem")``."""
+"""Requirements of a test on the machine, which are checked by trying: ``cluster("star-4", requires="netem")``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from testbed.pytest_plugin.marker import MarkerArguments, MarkerError
 
 
 def _root() -> str:
-    return "" if is_root() else "not run as root with its capabilities"
+    return "" if is_root() else "pytest does not run as root with all capabilities"
 
 
 def _netem() -> str:
@@ -30,7 +30,7 @@ REQUIREMENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
         "netem": _netem,
         "cgroup-cpu": lambda: cgroups.refusal(1.0, 0),
         "cgroup-memory": lambda: cgroups.refusal(0.0, 1 << 20),
-        "two-cpus": lambda: "" if len(os.sched_getaffinity(0)) > 1 else "one CPU only",
+        "two-cpus": lambda: "" if len(os.sched_getaffinity(0)) > 1 else "only one CPU is available",
         "ipv6": lambda: "" if os.path.exists("/proc/sys/net/ipv6") else "the kernel has no IPv6",
     }
 )
@@ -39,14 +39,15 @@ REQUIREMENTS: Final[Mapping[str, Callable[[], str]]] = MappingProxyType(
 
 @cache
 def missing_reason(name: str) -> str:
-    """Return the reason why this machine does not meet a requirement; empty if it does. Checked once. Raises MarkerError."""
+    """Return the reason why this machine does not meet a requirement; empty if it does. Each is checked once. Raises
+    MarkerError for an unknown requirement."""
     if name not in REQUIREMENTS:
         raise MarkerError(f"unknown requirement {name!r}; use one of {', '.join(REQUIREMENTS)}")
     return REQUIREMENTS[name]()
 
 
 def unmet_requirement(arguments: MarkerArguments) -> str:
-    """Return the reason why this machine cannot run the test; empty if it can. Raises MarkerError."""
+    """Return the reason why this machine does not meet the marker's requirements; empty if it does. Raises MarkerError."""
     for name in arguments.requires:
         if reason := missing_reason(name):
             return f"requires {name}: {reason}"

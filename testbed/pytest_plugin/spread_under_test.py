@@ -1,6 +1,6 @@
 """Cluster of a test on several machines: ``@pytest.mark.cluster("fat-tree-4", machines="lab.toml")``.
 
-The workers of a machines file are started for the first test that names the file, and end with pytest.
+The workers on the machines are started for the first test that names the machines file, and end with pytest.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ _WORKERS: pytest.StashKey[dict[Path, tuple[ExitStack, Workers]]] = pytest.StashK
 
 
 def workers_of(config: pytest.Config, file: Path) -> Workers:
-    """Return the workers of a machines file, which end with pytest. They are started if there are none or one was lost.
-    Raises the errors of `remote_workers.workers`."""
-    started = config.stash.setdefault(_WORKERS, {})
-    if file in started:
-        stack, running = started[file]
+    """Return the workers on the machines of a file. They are started if there are none, or if one was lost, and end with
+    pytest. Raises the errors of `remote_workers.workers`."""
+    workers_by_file = config.stash.setdefault(_WORKERS, {})
+    if file in workers_by_file:
+        stack, running = workers_by_file[file]
         try:
             call_each(running, "clock")
         except WorkerLostError:
-            started.pop(file)
+            del workers_by_file[file]
             stack.close()
         else:
             return running
     stack = ExitStack()
     config.add_cleanup(stack.close)
     running = stack.enter_context(workers(load(file).machines))
-    started[file] = stack, running
+    workers_by_file[file] = stack, running
     return running
 
 
@@ -75,7 +75,7 @@ def spread_for_test(
 
 
 def workload_reference(workload: Form) -> str:
-    """Return the text that names a workload, "FILE:NAME" for a function or class, by which machines load it. Raises
+    """Return the text by which machines load a workload: its name, or "FILE:NAME" for a function or class. Raises
     UnsupportedError for a function or class that is not at the top level of a file."""
     if isinstance(workload, str):
         return workload
@@ -83,7 +83,7 @@ def workload_reference(workload: Form) -> str:
     name = getattr(workload, "__name__", type(workload).__name__)
     if file is None or getattr(workload, "__qualname__", "") != name:
         raise UnsupportedError(
-            f"{name}: on machines a workload must be a name, or a function or class at the top level of its file"
+            f"workload {name}: on several machines it must be a name, or a function or class at the top level of a file"
         )
     return f"{Path(file).absolute()}:{name}"
 
@@ -97,7 +97,8 @@ class SpreadNode:
     running: Workers
 
     def run(self, command: Sequence[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program in the node and wait for its end, as `RunningNode.run` does, without input."""
+        """Run a program in the node without input, and wait for its end. check: whether an exit code other than 0 raises
+        CommandError."""
         code, stdout, stderr = spread.execute(self.running, self.cluster, self.name, command)
         if check and code:
             raise CommandError(self.name, command, code, stdout, stderr)
@@ -106,7 +107,8 @@ class SpreadNode:
 
 @dataclass(eq=False, repr=False)
 class SpreadUnderTest(ClusterUnderTest):
-    """A cluster on several machines, for the duration of a test. running: workers by machine. file: the machines file."""
+    """A cluster on several machines, for the duration of a test. running: workers by machine. spread_name: name of the
+    cluster on the machines. file: the machines file."""
 
     mode: ClassVar[Mode] = "live"
 
@@ -134,27 +136,27 @@ class SpreadUnderTest(ClusterUnderTest):
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Injected:
         keys = Impairments(**impairments).explicit()
         rules = keys.pop("rules", ())
-        done = inject(
+        injected = inject(
             self.running,
             self.name,
             partial(compose_impairment, target=target, keys=keys, rules=rules, direction=direction),
         )
 
         def lift() -> None:
-            heal(self.running, self.name, [done.injection.number])
+            heal(self.running, self.name, [injected.injection.number])
 
         return Injected(lift)
 
     def network_verdict(self) -> Verdict:
-        """Return the verdict on the test until now: on the testbed's processes on all machines, and on silences between
-        machines."""
+        """Return the verdict on the network since the start of the test: on testbed's processes on all machines, and on
+        pauses of the traffic between machines."""
         return spread_verdict(self.running, self.name, self._started)
 
-    def keep(self, folder: Path) -> None:
-        """Write the nodes of each machine, and the machines' events, into the folder of a failed test."""
+    def write_files(self, folder: Path) -> None:
+        """Write the nodes of each machine, and the events of all machines, to the folder of a failed test."""
         state = spread_state(self.running, self.name)
-        placed = {machine: [node.name for node in part.nodes] for machine, part in state.parts.items()}
-        (folder / "machines.json").write_text(json.dumps(placed, indent=2))
+        placement = {machine: [node.name for node in part.nodes] for machine, part in state.parts.items()}
+        (folder / "machines.json").write_text(json.dumps(placement, indent=2))
         events_by_machine: Mapping[str, Any] = call_each(
             state.workers, "events", name=dict.fromkeys(state.workers, self.name), since=dict.fromkeys(state.workers, 0)
         )

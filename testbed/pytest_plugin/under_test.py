@@ -2,7 +2,7 @@
 
 ::
 
-    def test_everything_arrives_though_frames_are_lost(cluster):
+    def test_everything_arrives_although_frames_are_lost(cluster):
         with cluster.inject("n1", loss="30%"):
             result = cluster.run(exchange, count=100)
         assert result.results["n2"] == 100
@@ -51,15 +51,16 @@ _CLUSTER_FILES: Final = ("state.json", "events.jsonl", "processes.log")
 
 
 class Injected(AbstractContextManager[None]):
-    """Impairments in force until `lift`, which the end of a ``with`` block calls, or else until the end of the test."""
+    """Impairments that are in force until `lift` is called, by the test or at the end of a ``with`` block, or until the end
+    of the test."""
 
     def __init__(self, lift: Callable[[], None]) -> None:
-        self._lifting = ExitStack()
-        self._lifting.callback(lift)
+        self._callbacks = ExitStack()
+        self._callbacks.callback(lift)
 
     def lift(self) -> None:
-        """Lift the impairments; do nothing if they are lifted."""
-        self._lifting.close()
+        """Lift the impairments. A second call does nothing."""
+        self._callbacks.close()
 
     def __exit__(self, *_: object) -> None:
         self.lift()
@@ -75,7 +76,7 @@ class Overlay:
 
 
 def apply_overlays(description: Cluster, overlays: Iterable[Overlay], seed: int | None = None) -> Cluster:
-    """Return the description with overlays, of which later ones override earlier ones, and with another seed if given.
+    """Return the description with overlays and a seed. Later overlays override earlier ones. seed: None: the description's.
 
     Raises NotFoundError for an unknown link, DescriptionError for contradictory impairments.
     """
@@ -94,8 +95,9 @@ def apply_overlays(description: Cluster, overlays: Iterable[Overlay], seed: int 
 
 @dataclass(eq=False, repr=False)
 class ClusterUnderTest:
-    """A cluster for one test. nodes: by name, with NICs and addresses. folder: its files are kept with the artefacts if the
-    test fails. protocol, scenario: defaults of `run`."""
+    """A cluster for one test. description: the cluster as the marker describes it. folder: directory whose files become
+    artefacts if the test fails. protocol, scenario: defaults of `run`. layout: the resolved description. nodes: nodes by
+    name, with NICs and addresses."""
 
     mode: ClassVar[Mode]
 
@@ -104,7 +106,7 @@ class ClusterUnderTest:
     protocol: str = DEFAULT_PROTOCOL
     scenario: object = None
     captures: bool = field(default=False, kw_only=True)
-    """Whether simulations write every frame."""
+    """Whether simulations write all frames to captures."""
     layout: Layout = field(init=False)
     nodes: Mapping[str, Node] = field(init=False)
 
@@ -120,7 +122,7 @@ class ClusterUnderTest:
 
     @property
     def name(self) -> str:
-        """Name of the cluster, as for ``testbed status --name``; unique to the test in live mode."""
+        """Name of the cluster, as for ``testbed status --name``; in live mode each test has its own."""
         return self.description.name
 
     @property
@@ -128,7 +130,7 @@ class ClusterUnderTest:
         """The cluster in namespaces. Raises UnsupportedError in sim."""
         raise UnsupportedError("a simulated cluster has no namespaces: use mode='live' in the test's marker")
 
-    if not TYPE_CHECKING:  # mypy would take all attributes for valid
+    if not TYPE_CHECKING:  # for mypy a class with __getattr__ has every attribute
 
         def __getattr__(self, name: str) -> object:
             from testbed.cluster.running_cluster import RunningCluster
@@ -161,10 +163,10 @@ class ClusterUnderTest:
             cluster.run(hello, text="good morning").results["n2"]
             cluster.run("pingpong", count=100, protocol="tcp").rows
 
-        workload: as for `testbed.run`: a name, a class, an ``async def``. protocol: by default the test's. settings:
-        settings of the workload; a setting with the name of a parameter of this method must be given to the workload's
-        class. The other arguments, the result and the errors are those of `testbed.run`. The run's folder is among the
-        test's artefacts. Raises AssertionError with the report if a check of the history fails.
+        workload: as for `testbed.run`: a name, a class, an ``async def``. protocol: default: the test's. settings: settings
+        of the workload; a setting that is called like a parameter of this method can only be given to the workload's class.
+        The other arguments, the result and the errors are those of `testbed.run`. The run's folder becomes an artefact if
+        the test fails. Raises AssertionError with the report if a check of the history fails.
         """
         __tracebackhide__ = True
         self._runs += 1
@@ -196,9 +198,9 @@ class ClusterUnderTest:
         return result
 
     def assert_reachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
-        """Ping until an answer arrives; fail once loss cannot explain that there is none. loss: share of unanswered pings of
-        a reachable node, both directions together. destination: a node, or an address. Raises AssertionError, NotFoundError
-        for an unknown node, and UnsupportedError in sim."""
+        """Ping until an answer arrives, and fail once loss cannot explain the missing answers. destination: a node or an
+        address. loss: share of lost round trips to a reachable node. Raises AssertionError, NotFoundError for an unknown
+        node, and UnsupportedError in sim."""
         __tracebackhide__ = True
         try:
             until_sure(reachability_test(loss), (self._answers(source, destination) for _ in itertools.count()))
@@ -206,8 +208,8 @@ class ClusterUnderTest:
             raise AssertionError(f"{source} to {destination}: {error}") from None
 
     def assert_unreachable(self, source: str, destination: str, *, loss: float | str = 0.0) -> None:
-        """Ping as often as needed to distinguish an unreachable node from loss; fail with the first answer. loss: as for
-        `assert_reachable`, as are the errors."""
+        """Ping as often as needed to distinguish an unreachable node from loss, and fail on the first answer. Parameters and
+        errors are those of `assert_reachable`."""
         __tracebackhide__ = True
         probes = required_probes(parse_probability(loss))
         for number in range(1, probes + 1):
@@ -215,9 +217,9 @@ class ClusterUnderTest:
                 raise AssertionError(f"{source} to {destination}: probe {number:,} was answered, expected no answer")
 
     def _answers(self, source: str, destination: str) -> bool:
-        """Whether a ping from node to node is answered within a second. Raises NotFoundError."""
+        """Whether a ping is answered within a second. destination: a node or an address. Raises NotFoundError."""
         node = self[source]
-        if destination not in self.nodes:  # an unknown name is no unreachable node
+        if destination not in self.nodes:  # a misspelt name must not pass for an unreachable node
             try:
                 ipaddress.ip_address(destination)
             except ValueError:
@@ -236,11 +238,11 @@ class ClusterUnderTest:
         return workload
 
     def network_verdict(self) -> Verdict:
-        """Return the verdict on a live cluster from the start of the test until now."""
+        """Return the verdict on the network of a live cluster since the start of the test."""
         raise NotImplementedError
 
-    def keep(self, folder: Path) -> None:
-        """Write the files of a live cluster into the folder of a failed test."""
+    def write_files(self, folder: Path) -> None:
+        """Write the state files of a live cluster to the folder of a failed test."""
         raise NotImplementedError
 
     def commands(self) -> list[str]:
@@ -248,8 +250,8 @@ class ClusterUnderTest:
         raise NotImplementedError
 
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Injected:
-        """Impair links at once, until the end of the block in a ``with`` statement, or else of the test. target, direction:
-        as for `RunningCluster.inject`. In sim, this affects the runs that start meanwhile."""
+        """Impair links until the end of a ``with`` block, or until the end of the test. target, direction: as for
+        `RunningCluster.inject`. In sim, runs that start meanwhile have the impairments."""
         raise NotImplementedError
 
 
@@ -268,15 +270,17 @@ class SimulatedCluster(ClusterUnderTest):
 
     def inject(self, target: str, *, direction: str = "", **impairments: Unpack[ImpairmentKeys]) -> Injected:
         overlay = Overlay(target, Impairments(**impairments), direction)
-        apply_overlays(self.description, [*self._overlays, overlay])  # raises errors now, not at the next run
+        apply_overlays(
+            self.description, [*self._overlays, overlay]
+        )  # so that errors are raised here, not by the next run
         self._overlays.append(overlay)
         return Injected(lambda: self._overlays.remove(overlay))
 
 
 @dataclass(eq=False, repr=False)
 class LiveCluster(ClusterUnderTest):
-    """A cluster of namespaces, for the duration of a test. directory: directory of the cluster's state. baseline: counters
-    at the start of the test."""
+    """A cluster of namespaces, for the duration of a test. running: the cluster. directory: directory of its state. baseline:
+    its counters at the start of the test."""
 
     mode = "live"
 
@@ -298,7 +302,7 @@ class LiveCluster(ClusterUnderTest):
     def network_verdict(self) -> Verdict:
         return verdict(self.name, self.baseline)
 
-    def keep(self, folder: Path) -> None:
+    def write_files(self, folder: Path) -> None:
         for name in _CLUSTER_FILES:
             if (self.directory / name).is_file():
                 shutil.copyfile(self.directory / name, folder / name)
@@ -314,7 +318,8 @@ class LiveCluster(ClusterUnderTest):
 
 
 def _companions(scenario: object) -> tuple[Companion, ...]:
-    """Check the value for `run`'s parameter 'companions'. Raises MarkerError for an invalid one."""
+    """Return the value of `run`'s parameter 'companions': a scenario that is neither a `Scenario` nor a path. Raises
+    MarkerError if it is no companion."""
     if scenario is None or isinstance(scenario, Scenario | Path):
         return ()
     if not (hasattr(scenario, "simulated") and hasattr(scenario, "live")):

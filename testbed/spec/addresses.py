@@ -1,8 +1,8 @@
 """Hardware and IP addresses for NICs that declare none. An edit of the description changes as few of them as possible.
 
 A MAC derives only from the names of the node and the NIC. Every segment gets a network: that of its declared addresses, or
-the next part of the pool. A host's number in the network is the number at the end of its node's name, if free (``n7`` is
-10.0.0.7), otherwise a hash of its names.
+a subnet of the pool. The host number of a NIC is the number at the end of its node's name, if free (``n7`` is 10.0.0.7),
+otherwise a hash of the names of node and NIC.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from testbed.spec.layout import End
 from testbed.spec.names import plain_number
 from testbed.spec.wiring import Segment, Wiring
 
-_WIDTH = {4: 32, 6: 128}
-_PREFERRED_PREFIXES = {4: (16, 24), 6: (64,)}
+_WIDTH = {4: 32, 6: 128}  # bits of an address, by IP version
+_PREFERRED_PREFIXES = {4: (16, 24), 6: (64,)}  # prefix lengths of a segment's network, by IP version
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class Network:
     def contains(self, other: Network) -> bool:
         return self.overlaps(other) and self.prefix <= other.prefix
 
-    def part(self, index: int, prefix: int) -> Network:
-        """Return the index-th subnet with a prefix length."""
+    def subnet(self, index: int, prefix: int) -> Network:
+        """Return the index-th subnet of a prefix length."""
         return Network(self.version, self.base + (index << (_WIDTH[self.version] - prefix)), prefix)
 
-    def within(self, prefix: int) -> int:
-        """Return the first address of the enclosing network of a shorter prefix."""
+    def enclosing_base(self, prefix: int) -> int:
+        """Return the first address of the network of a shorter prefix length that contains this one."""
         shift = _WIDTH[self.version] - prefix
         return self.base >> shift << shift
 
     def address(self, number: int) -> str:
-        """Format a host's address, without the prefix length."""
+        """Format the address of a host number, without the prefix length."""
         value = self.base + number
         if self.version == 4:
             return f"{value >> 24}.{value >> 16 & 255}.{value >> 8 & 255}.{value & 255}"
@@ -87,7 +87,7 @@ class _NetworkIndex:
         for prefix in sorted(self._prefixes):
             if (
                 prefix <= network.prefix
-                and (position := self._positions.get((prefix, network.within(prefix)))) is not None
+                and (position := self._positions.get((prefix, network.enclosing_base(prefix)))) is not None
             ):
                 return position
         next_index = bisect_left(self._bases, (network.base, -1))
@@ -96,7 +96,7 @@ class _NetworkIndex:
 
 
 def network_of(text: str) -> Network:
-    """Return the network of ``10.0.0.0/8``, or of a host in it such as ``10.0.0.1/8``."""
+    """Return the network of an address with its prefix length, such as ``10.0.0.1/8`` or ``10.0.0.0/8``."""
     network = ipaddress.ip_interface(text).network
     return Network(network.version, int(network.network_address), network.prefixlen)
 
@@ -112,7 +112,7 @@ def macs(nics: Iterable[End], declared: dict[End, str]) -> dict[End, str]:
     for nic in nics:
         attempt = 0
         while nic not in result:
-            # On the unlikely collision of two hashes, the attempt's number makes the next hash differ.
+            # If two hashes collide, which is unlikely, the number of the attempt changes the next hash.
             text = f"{nic.owner}/{nic.port}" + (f"/{attempt}" if attempt else "")
             mac = f"02:{blake2b(text.encode(), digest_size=5).digest().hex(':')}"
             attempt += 1
@@ -122,10 +122,10 @@ def macs(nics: Iterable[End], declared: dict[End, str]) -> dict[End, str]:
     return result
 
 
-def plan_networks(wiring: Wiring, pool: Network, places: dict[End, str]) -> tuple[list[Network | None], list[Problem]]:
-    """Return the network of each segment in one IP version, and the problems of declared addresses.
+def plan_networks(wiring: Wiring, pool: Network, paths: dict[End, str]) -> tuple[list[Network | None], list[Problem]]:
+    """Return the network of each segment in the pool's IP version, and the problems of declared addresses.
 
-    places: the path of each declared NIC in the description, for the problems.
+    paths: the path of each declared NIC in the description, for the problems.
     """
     problems: list[Problem] = []
     networks: list[Network | None] = []
@@ -138,17 +138,17 @@ def plan_networks(wiring: Wiring, pool: Network, places: dict[End, str]) -> tupl
                 network, first_declared = nic_network, f"{text} of {nic}"
             elif nic_network != network:
                 expected = f"an address of its segment's network {network}, as {first_declared}"
-                problems.append(Problem(places.get(nic, str(nic)), repr(text), expected))
+                problems.append(Problem(paths.get(nic, str(nic)), repr(text), expected))
         if network:
             position = declared.overlapping(network)
             if position is not None:
                 other_nic = next(str(nic) for nic, _ in _declared(wiring.segments[position], wiring, pool.version))
-                path = next(places.get(nic, str(nic)) for nic, _ in _declared(segment, wiring, pool.version))
+                path = next(paths.get(nic, str(nic)) for nic, _ in _declared(segment, wiring, pool.version))
                 expected = f"a network that does not overlap {networks[position]} of another segment (at {other_nic})"
                 problems.append(Problem(path, f"the network {network}", expected))
             declared.add(network, len(networks))
         networks.append(network)
-    problems += _fill(networks, declared, wiring.segments, pool)
+    problems += _assign_subnets(networks, declared, wiring.segments, pool)
     for network, segment in zip(networks, wiring.segments, strict=True):
         if network and len(segment.nics) > network.hosts:
             problems.append(_too_small(pool, f"{len(segment.nics):,} NICs in the network {network}"))
@@ -156,9 +156,9 @@ def plan_networks(wiring: Wiring, pool: Network, places: dict[End, str]) -> tupl
 
 
 def declared_networks(wiring: Wiring, version: int) -> list[Network | None]:
-    """Return the networks of the declared addresses; for an IP version without a pool."""
-    firsts = (next(_declared(segment, wiring, version), None) for segment in wiring.segments)
-    return [network_of(first[1]) if first else None for first in firsts]
+    """Return the network of each segment's declared addresses, for an IP version without a pool; None if it has none."""
+    first_addresses = (next(_declared(segment, wiring, version), None) for segment in wiring.segments)
+    return [network_of(first[1]) if first else None for first in first_addresses]
 
 
 def _declared(segment: Segment, wiring: Wiring, version: int) -> Iterator[tuple[End, str]]:
@@ -169,11 +169,11 @@ def _declared(segment: Segment, wiring: Wiring, version: int) -> Iterator[tuple[
                     yield nic, text
 
 
-def _fill(
+def _assign_subnets(
     networks: list[Network | None], declared: _NetworkIndex, segments: Sequence[Segment], pool: Network
 ) -> list[Problem]:
-    """Assign a part of the pool to each segment without a network: the i-th part to the i-th segment."""
-    unassigned = [place for place, network in enumerate(networks) if network is None and segments[place].nics]
+    """Assign a subnet of the pool to each segment without a network: the i-th subnet to the i-th segment."""
+    unassigned = [position for position, network in enumerate(networks) if network is None and segments[position].nics]
     if not unassigned:
         return []
     smallest = pool.prefix + (len(networks) + sum(network is not None for network in networks)).bit_length()
@@ -181,18 +181,18 @@ def _fill(
     for prefix in [max(prefix, pool.prefix) for prefix in _PREFERRED_PREFIXES[pool.version]] + [min(smallest, longest)]:
         count = 1 << (prefix - pool.prefix)
         spare_indices = iter(range(len(networks), count))
-        chosen: dict[int, Network] = {}
-        for place in unassigned:
-            # A part that overlaps a declared network is replaced by a part after those of all segments.
-            indices = itertools.chain([place] if place < count else [], spare_indices)
-            parts = (pool.part(index, prefix) for index in indices)
-            part = next((part for part in parts if declared.overlapping(part) is None), None)
-            if part is None:
+        assigned: dict[int, Network] = {}
+        for position in unassigned:
+            # A subnet that overlaps a declared network is replaced by one after the subnets of all segments.
+            indices = itertools.chain([position] if position < count else [], spare_indices)
+            candidates = (pool.subnet(index, prefix) for index in indices)
+            subnet = next((candidate for candidate in candidates if declared.overlapping(candidate) is None), None)
+            if subnet is None:
                 break
-            chosen[place] = part
+            assigned[position] = subnet
         else:
-            for place, part in chosen.items():
-                networks[place] = part
+            for position, subnet in assigned.items():
+                networks[position] = subnet
             return []
     return [_too_small(pool, f"{len(unassigned):,} segments")]
 
@@ -205,8 +205,8 @@ def _too_small(pool: Network, need: str) -> Problem:
 def host_numbers(nics: Sequence[End], network: Network, taken: set[int]) -> dict[End, int]:
     """Choose a free host number for each NIC. taken: the numbers of declared addresses; the chosen numbers are added.
 
-    n7 gets 7; any other name gets a number in the network's upper half by its hash. So a NIC's number depends only on its
-    name, and does not change when other NICs are added or removed, unless two hashes collide.
+    A NIC of n7 gets 7, if that is free. Others get a number in the network's upper half by the hash of their names. So a
+    NIC's number does not change when other NICs are added or removed, unless two hashes collide.
     """
     chosen: dict[End, int] = {}
     lower = network.hosts // 2
@@ -220,7 +220,7 @@ def host_numbers(nics: Sequence[End], network: Network, taken: set[int]) -> dict
         if nic not in chosen:
             digest = blake2b(f"{nic.owner}/{nic.port}".encode(), digest_size=8).digest()
             start = lower + int.from_bytes(digest) % (network.hosts - lower)
-            # The check of the pool guarantees that there is room.
+            # `plan_networks` has checked that the network has enough numbers.
             number = start % network.hosts + 1
             probed = []
             while number in taken:

@@ -1,8 +1,8 @@
-"""Validators of annotated types: check values against a key's annotation, without implicit conversions.
+"""Validators of annotated types: they check values against a key's annotation, without implicit conversions.
 
 Supported are str, int, float, bool, elements, Literal, tuple[X, ...], dict[str, X], X | None and Annotated with Before,
-After, Bounds and Listed. A value must have the annotated type (an int is a valid float; a bool is not an int); Before
-converts values of other types.
+After, Bounds and Listed. A value must have the annotated type (an int is a valid float; a bool is not an int), unless Before
+or Listed converts it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from testbed.spec.problems import join_alternatives, nearest
 
 
 class Mistake:
-    """An invalid value. location: path of keys and indices to it. is_missing: the last key is absent. known: the valid keys,
+    """An invalid value. location: keys and indices of the path to it. found: the value. expected: the expected value, as a
+    phrase. suggestion: the nearest valid value, or empty. is_missing: whether the last key is absent. known: the valid keys,
     if the last key is unknown.
     """
 
@@ -55,8 +56,8 @@ class InvalidError(Exception):
 
 
 Validator = Callable[[Any, bool], Any]
-"""Returns the value of a key, or raises InvalidError, with locations relative to the value. Its second argument is whether
-keys of elements may have their names in Python."""
+"""Returns the validated value of a key, or raises InvalidError with locations relative to the value. Its second argument
+tells whether keys of elements may have their names in Python."""
 
 
 class Validated:
@@ -88,7 +89,7 @@ class After:
 
 
 class Bounds:
-    """Annotation: bounds of a number; min_length, max_length: bounds of a text's or tuple's length."""
+    """Annotation: bounds of a number. min_length, max_length: bounds of the length of a text or tuple."""
 
     __slots__ = ("ge", "gt", "le", "lt", "max_length", "min_length")
 
@@ -110,7 +111,7 @@ class Bounds:
         self.max_length = max_length
 
     def expected(self, value: Any) -> str:
-        """Return a description of the expected values if the value is out of bounds, or an empty string."""
+        """Return a phrase for the expected values if the value is out of bounds, else an empty string."""
         if isinstance(value, (str, tuple)):
             unit = "character" if isinstance(value, str) else "item"
             if len(value) < self.min_length:
@@ -133,7 +134,7 @@ def _quantity(count: int, unit: str) -> str:
 
 
 class Schema:
-    """Annotation: the JSON Schema of the value in TOML, instead of the annotated type's."""
+    """Annotation: the JSON Schema of the value in TOML, instead of one derived from the annotated type."""
 
     __slots__ = ("schema",)
 
@@ -142,7 +143,7 @@ class Schema:
 
 
 class Listed:
-    """Annotation: convert any iterable except a text or table to a tuple, as for a TOML list."""
+    """Annotation: convert any iterable except a text or table, such as a TOML list, to a tuple."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Assemble a description from a TOML document: its heading, generated shape and listed parts are checked together."""
+"""Assembly of a description from a TOML document. Its heading, generated shape and listed parts are checked together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from testbed.errors import DescriptionError, Problem
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.elements import Defaults, Link, Node, Switch
 from testbed.spec.generators import SHAPES
-from testbed.spec.model import NO_NODE, USUAL_NETWORK, Description, read_heading
+from testbed.spec.model import NO_NODE, DEFAULT_NETWORK, Description, read_heading
 from testbed.spec.names import check_name
 from testbed.spec.parser import read, read_list
 from testbed.spec.problems import MismatchError, format_value, join_alternatives, nearest
@@ -32,8 +32,8 @@ class _Generated:
 
 
 def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = "") -> D:
-    """Make a description of class cls. source: name for error messages. name: the file's name without its suffix, the name
-    of the cluster if the document has none; empty: there is no file.
+    """Assemble a description of class cls. source: name for error messages. name: the file's name without its suffix, which
+    names the cluster if the document has no name; empty: there is no file.
 
     Raises DescriptionError with all problems.
     """
@@ -52,14 +52,14 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
     problems += [*generated.problems, *nodes.problems, *switches.problems, *links.problems]
     all_nodes, all_links = generated.nodes + nodes.elements, generated.links + links.elements
     if "tags" in data:
-        all_nodes, all_links, mistakes = add_tags(all_nodes, all_links, data["tags"])
-        problems += mistakes
+        all_nodes, all_links, tag_problems = add_tags(all_nodes, all_links, data["tags"])
+        problems += tag_problems
     parts = Parts(
         nodes=all_nodes,
         switches=generated.switches + switches.elements,
         links=all_links,
         defaults=heading_for_checks.defaults if heading_for_checks else Defaults(),
-        network=heading_for_checks.network if heading_for_checks else USUAL_NETWORK,
+        network=heading_for_checks.network if heading_for_checks else DEFAULT_NETWORK,
         network6=heading_for_checks.network6 if heading_for_checks else None,
         node_places=(None,) * len(generated.nodes) + nodes.places,
         switch_places=(None,) * len(generated.switches) + switches.places,
@@ -80,7 +80,8 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
 
 
 def _name_of_file(name: str, generated: str) -> tuple[str, list[Problem]]:
-    """Return the cluster's name and problems. name: the file's. generated: the shape's, for a file without a valid name."""
+    """Return the cluster's name and its problems. name: name of the file. generated: name of the generated shape, which is
+    used if that of the file is invalid; empty: no shape."""
     try:
         return check_name(name), []
     except MismatchError as error:

@@ -1,7 +1,7 @@
-"""Dilation of a cluster: its links take k times as long, for a dilated run.
+"""Dilation of a cluster: its links become slower by a factor, for a dilated run.
 
-Delays are multiplied and rates divided; numbers of frames or bytes (losses, queues, patterns) do not change. A queue
-derived from rate and delay does not change either, since their product is constant.
+Delays are multiplied and rates divided; shares of frames, and numbers of frames or bytes (losses, queues, patterns) do not
+change. A queue derived from rate and delay does not change either, since their product is constant.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ def slow_layout(layout: Layout, factor: int) -> Layout:
     whose rate would be below 1 bit/s."""
     if factor == 1:
         return layout
-    return replace(layout, links=tuple(_link(link, factor) for link in layout.links), slowed=layout.slowed * factor)
+    links = tuple(_slow_link(link, factor) for link in layout.links)
+    return replace(layout, links=links, slowed=layout.slowed * factor)
 
 
 def slow_rule(text: str, factor: int) -> str:
-    """Slow the delays and times of a fault rule."""
+    """Multiply the durations in a fault rule by a factor."""
 
     def slow(match: re.Match[str]) -> str:
         try:
@@ -38,26 +39,28 @@ def slow_rule(text: str, factor: int) -> str:
 
 
 def slow_rate(owner: str, rate: int, factor: int) -> int:
-    """Slow a rate, bit/s. owner: for the UnsupportedError that is raised if the rate would be below 1 bit/s."""
+    """Divide a rate in bit/s. Raises UnsupportedError, which names the owner, if the result is below 1 bit/s."""
     if rate < factor:
         raise UnsupportedError(f"{owner}: a rate of {rate} bit/s, {factor} times slower, is below 1 bit/s")
     return rate // factor
 
 
-def _link(link: Link, factor: int) -> Link:
-    sides = []
-    for side in (link.forward, link.backward):
-        if side.jitter_file or side.rate_trace:
-            raise UnsupportedError(f"link {link.name}: a jitter or a rate that is in a file cannot be slowed")
-        sides.append(_impairment(side, factor, f"link {link.name}"))
-    return replace(link, forward=sides[0], backward=sides[1])
-
-
-def _impairment(side: Impairment, factor: int, owner: str) -> Impairment:
+def _slow_link(link: Link, factor: int) -> Link:
+    owner = f"link {link.name}"
     return replace(
-        side,
-        delay=side.delay * factor,
-        jitter=side.jitter * factor,
-        rate=slow_rate(owner, side.rate, factor) if side.rate else 0,
-        rules=tuple(slow_rule(rule, factor) for rule in side.rules),
+        link,
+        forward=_slow_impairment(link.forward, factor, owner),
+        backward=_slow_impairment(link.backward, factor, owner),
+    )
+
+
+def _slow_impairment(impairment: Impairment, factor: int, owner: str) -> Impairment:
+    if impairment.jitter_file or impairment.rate_trace:
+        raise UnsupportedError(f"{owner}: a jitter or a rate that is in a file cannot be slowed")
+    return replace(
+        impairment,
+        delay=impairment.delay * factor,
+        jitter=impairment.jitter * factor,
+        rate=slow_rate(owner, impairment.rate, factor) if impairment.rate else 0,
+        rules=tuple(slow_rule(rule, factor) for rule in impairment.rules),
     )

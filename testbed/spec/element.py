@@ -1,7 +1,7 @@
-"""Elements: strict, frozen classes of annotated keys, which are validated together; all mistakes are reported.
+"""Elements: strict, frozen classes of annotated keys. All keys are validated, and all mistakes reported together.
 
 Methods have pydantic's names (`model_copy`, `model_dump`, ...). Pydantic is not used: importing it took 30 % of the
-instructions of `testbed up star-100`. A class compiles its validators at the first validation: parts that are valid by
+instructions of `testbed up star-100`. A class builds its validators at the first validation: elements that are valid by
 construction (`model_construct`) never need them.
 """
 
@@ -20,9 +20,9 @@ REQUIRED: Final = object()
 class FieldInfo:
     """A key of an element.
 
-    default: REQUIRED if the key has no default. default_factory: makes the default. key: name in TOML, if it differs. late:
-    called with the validated value, and with the valid values of the keys declared before this one. schema:
-    additions to the JSON Schema.
+    default: REQUIRED if the key has no default. default_factory: returns a new default. description: for the JSON Schema.
+    key: name in TOML, if it differs. late: second validator, called with the validated value and with the valid values of
+    the keys declared before this one. schema: additions to the JSON Schema.
     """
 
     __slots__ = ("default", "default_factory", "description", "key", "late", "schema")
@@ -48,7 +48,7 @@ class FieldInfo:
         return self.default is REQUIRED and self.default_factory is None
 
     def get_default(self) -> Any:
-        """Return the default, a new one if there is a factory."""
+        """Return the default; from the factory, if there is one."""
         return self.default if self.default_factory is None else self.default_factory()
 
 
@@ -61,7 +61,8 @@ def Field(  # noqa: N802  # named like pydantic's and dataclasses' functions
     late: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     schema: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Define a key of an element; see FieldInfo. The return type is that of the value, as for `dataclasses.field`."""
+    """Define a key of an element; see FieldInfo. The return type is Any, as for `dataclasses.field`, so that the key can be
+    annotated with the type of its value."""
     return FieldInfo(default, default_factory, description, key, late, schema or {})
 
 
@@ -93,7 +94,7 @@ class Element(Validated):
 
     def __init__(self, **data: object) -> None:
         try:
-            values = self._values(data, True)
+            values = self._validate_keys(data, True)
         except InvalidError as error:
             from testbed.spec.problems import translate
 
@@ -104,27 +105,28 @@ class Element(Validated):
         self._check()
 
     def _check(self) -> None:
-        """Check keys against each other. Raises DescriptionError."""
+        """Check the keys against each other. Raises DescriptionError."""
 
     @classmethod
     def model_validate(cls, data: Mapping[str, Any]) -> Self:
-        """Make an element from a table with keys as in TOML, or with the names in Python. Raises DescriptionError."""
+        """Make an element from a table with the keys' names in TOML or in Python. Raises DescriptionError."""
         return cls(**data)
 
     @classmethod
     def validated(cls, value: object, by_name: bool) -> Self:
-        """Return the element, or make an element from a table. Raises InvalidError with all mistakes; their locations are
-        relative."""
+        """Return an element unchanged, or make one from a table. Raises InvalidError with all mistakes, whose locations are
+        relative to the element."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, dict):
             raise InvalidError(Mistake((), value, "a table"))
-        element = cls._from_values(cls._values(value, by_name))
+        element = cls._from_values(cls._validate_keys(value, by_name))
         element._check()
         return element
 
     @classmethod
-    def _values(cls, data: Mapping[str, Any], by_name: bool) -> dict[str, Any]:
+    def _validate_keys(cls, data: Mapping[str, Any], by_name: bool) -> dict[str, Any]:
+        """Return the values by name in Python, with defaults for absent keys. Raises InvalidError with all mistakes."""
         if cls._validators is None:
             annotations = get_type_hints(cls, include_extras=True)
             cls._validators = {name: validator(annotations[name]) for name in cls.model_fields}
@@ -175,9 +177,9 @@ class Element(Validated):
         return self._from_values({**self.__dict__, **update} if update else self.__dict__)
 
     def model_dump(self, *, by_alias: bool = False, exclude_defaults: bool = False) -> dict[str, Any]:
-        """Return the values by name in Python, or in TOML (by_alias); nested elements as dictionaries."""
+        """Return the values by name in Python, or by name in TOML (by_alias). Nested elements become dictionaries."""
         return {
-            (field.key if by_alias and field.key else name): _dumped(self.__dict__[name], by_alias, exclude_defaults)
+            (field.key if by_alias and field.key else name): _dump(self.__dict__[name], by_alias, exclude_defaults)
             for name, field in self.model_fields.items()
             if not exclude_defaults or field.is_required or self.__dict__[name] != field.get_default()
         }
@@ -202,7 +204,7 @@ class Element(Validated):
 
 
 def keys(model: type[Element]) -> tuple[str, ...]:
-    """Return the valid keys of a table in TOML."""
+    """Return the valid keys of an element's table in TOML."""
     return tuple(field.key or name for name, field in model.model_fields.items())
 
 
@@ -212,9 +214,9 @@ def _annotated(cls: type[Element]) -> list[str]:
     return [name for name, annotation in annotations.items() if not str(annotation).startswith("ClassVar")]
 
 
-def _dumped(value: Any, by_alias: bool, exclude_defaults: bool) -> Any:
+def _dump(value: Any, by_alias: bool, exclude_defaults: bool) -> Any:
     if isinstance(value, Element):
         return value.model_dump(by_alias=by_alias, exclude_defaults=exclude_defaults)
     if isinstance(value, tuple):
-        return tuple(_dumped(entry, by_alias, exclude_defaults) for entry in value)
+        return tuple(_dump(entry, by_alias, exclude_defaults) for entry in value)
     return dict(value) if isinstance(value, dict) else value

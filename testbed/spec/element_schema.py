@@ -15,7 +15,7 @@ _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def element_schema(model: type[Element], definitions: Table) -> Table:
-    """Return the schema of an element; add the referenced schemas to definitions."""
+    """Return the schema of an element. Schemas to which it refers are added to definitions."""
     annotations = get_type_hints(model, include_extras=True)
     fields = model.model_fields.items()
     properties = {field.key or name: _property(name, field, annotations[name], definitions) for name, field in fields}
@@ -30,7 +30,7 @@ def element_schema(model: type[Element], definitions: Table) -> Table:
 
 
 def variant_schema(model: type[Element], definitions: Table, key: str, title: str) -> Table:
-    """Return the schema of an element that is one of several variants; `key` distinguishes them."""
+    """Return the schema of an element that is one of several variants. key: the key that distinguishes the variants."""
     schema = element_schema(model, definitions)
     schema["required"] = sorted({key, *schema.get("required", ())})
     schema["title"] = title
@@ -50,7 +50,7 @@ def _property(name: str, field: FieldInfo, annotation: Any, definitions: Table) 
 
 
 def _sorted(value: Any) -> Any:
-    """Return a keyword's value with nested keywords in alphabetical order."""
+    """Return the value of a keyword, with nested keywords in alphabetical order."""
     if isinstance(value, dict):
         return {keyword: _sorted(value[keyword]) for keyword in sorted(value)}
     return [_sorted(entry) for entry in value] if isinstance(value, list) else value

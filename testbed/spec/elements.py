@@ -1,7 +1,7 @@
-"""Parts of a cluster as a user writes them: node, NIC, switch, link, impairments, defaults.
+"""Elements of a cluster as a user writes them: node, NIC, switch, link, impairments, defaults.
 
-Text is parsed to canonical values (durations are integer nanoseconds and so on); `validation` checks the parts
-against each other. None means that a key is absent: `resolver` chooses its value.
+Text is parsed to canonical values, such as integer nanoseconds for durations. `validation` checks the elements against each
+other. None means that a key is absent: `resolver` chooses its value.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from testbed.spec.problems import MismatchError, join_alternatives, nearest
 if TYPE_CHECKING:
     from typing import Unpack
 
-SMALLEST_MTU = 68
-LARGEST_MTU = 65_535
-USUAL_MTU = 1500
-SMALLEST_IPV6_MTU = 1280
+MIN_MTU = 68
+MAX_MTU = 65_535
+DEFAULT_MTU = 1500
+MIN_IPV6_MTU = 1280
 """RFC 8200, section 5: below it the kernel disables IPv6 on the interface."""
 
-LONGEST_RULE = 1000
+MAX_RULE_LENGTH = 1000
 MAX_FLIPPED_BITS = 4096
 
 
@@ -94,14 +94,14 @@ def _no_nul(value: str) -> str:
 def _file_path(value: str) -> str:
     parts = value.split("/")
     if parts[0] or "\0" in value or any(part in ("", ".", "..") for part in parts[1:]):
-        raise MismatchError("an absolute path of a file, without '.', '..', '//' and a '/' at its end")
+        raise MismatchError("an absolute path of a file, without '.', '..', '//' or a '/' at its end")
     return value
 
 
 def _directory_path(value: str) -> str:
     parts = value.split("/")
     if parts[0] or parts[1:] == [""] or "\0" in value or any(part in ("", ".", "..") for part in parts[1:]):
-        raise MismatchError("an absolute path of a directory, without '.', '..', '//' and a '/' at its end")
+        raise MismatchError("an absolute path of a directory, without '.', '..', '//' or a '/' at its end")
     return value
 
 
@@ -112,8 +112,8 @@ def _path(value: str) -> str:
 
 
 def _rule_text(value: str) -> str:
-    if not value.strip() or not value.isprintable() or len(value) > LONGEST_RULE:
-        raise MismatchError(f"a rule of at most {LONGEST_RULE:,} characters on one line")
+    if not value.strip() or not value.isprintable() or len(value) > MAX_RULE_LENGTH:
+        raise MismatchError(f"a rule of at most {MAX_RULE_LENGTH:,} characters on one line")
     return value
 
 
@@ -128,7 +128,7 @@ Mac = Annotated[
     After(names.check_mac),
     Schema({"type": "string", "pattern": names.MAC_PATTERN, "examples": ["02:00:00:00:00:01"]}),
 ]
-Mtu = Annotated[int, Bounds(ge=SMALLEST_MTU, le=LARGEST_MTU)]
+Mtu = Annotated[int, Bounds(ge=MIN_MTU, le=MAX_MTU)]
 Address = Annotated[
     str,
     Before(_address),
@@ -224,8 +224,8 @@ Tag = Annotated[str, After(names.check_tag), Schema({"type": "string", "pattern"
 
 
 def _check_unique(tags: tuple[str, ...]) -> tuple[str, ...]:
-    for place, tag in enumerate(tags):
-        if tag in tags[:place]:
+    for index, tag in enumerate(tags):
+        if tag in tags[:index]:
             raise MismatchError(f"every tag once: {tag!r} occurs twice")
     return tags
 
@@ -235,7 +235,7 @@ Tags = Annotated[tuple[Tag, ...], Listed, After(_check_unique)]
 
 
 class ImpairmentKeys(TypedDict, total=False):
-    """Impairments of a link's direction as Python callers write them: text with units, or 0. A rate is never 0."""
+    """Impairments of a link's direction as Python callers write them: texts with units, or numbers. A rate cannot be 0."""
 
     delay: str | int
     jitter: str | int
@@ -260,8 +260,8 @@ class ImpairmentKeys(TypedDict, total=False):
 
 
 class Impairments(Element):
-    """Impairments of the directions of a link; absent keys come from the defaults, otherwise there is no such
-    impairment."""
+    """Impairments of a link or of one of its directions. An absent key has its value in the defaults; if it is absent there,
+    too, there is no such impairment."""
 
     if TYPE_CHECKING:
 
@@ -270,10 +270,10 @@ class Impairments(Element):
     delay: Duration | None = Field(None, description="One-way delay.")
     jitter: Duration | None = Field(
         None,
-        description="Spread of the delay. Order is kept: a frame waits for earlier frames, which increases the mean delay.",
+        description="Spread of the delay. Frames keep their order: they wait for earlier frames, which increases the mean.",
     )
     distribution: Literal["uniform", "normal", "pareto", "table", "trace"] | None = Field(
-        None, description="Distribution of the jitter; default: uniform; 'table' and 'trace' are files."
+        None, description="Distribution of the jitter; default: uniform. 'table' and 'trace' need a jitter_file."
     )
     rate: Limit | None = Field(None, description="Rate of the wire; default: unlimited.")
     queue: Size | None = Field(
@@ -302,9 +302,9 @@ class Impairments(Element):
     )
     overhead: Annotated[int, Bounds(ge=-14, le=1024)] | None = Field(
         None,
-        description="Bytes that count against the rate in addition to each frame's own (Ethernet's gap, preamble, FCS: 24).",
+        description="Bytes that count against the rate in addition to each frame (Ethernet's gap, preamble and FCS: 24).",
     )
-    cell_size: Size | None = Field(None, description="Payload of a cell; frames fill up whole cells (ATM: 48).")
+    cell_size: Size | None = Field(None, description="Payload of a cell; each frame takes complete cells (ATM: 48).")
     cell_overhead: Annotated[int, Bounds(ge=0, le=1024)] | None = Field(
         None, description="Bytes that count against the rate in addition to each cell's payload (ATM: 5)."
     )
@@ -318,7 +318,7 @@ class Impairments(Element):
         return {key: values[key] for key in IMPAIRMENT_KEYS if values[key] is not None}
 
     def over(self, weaker: Impairments) -> Impairments:
-        """Return these impairments, with absent keys from `weaker`."""
+        """Return these impairments with the keys of `weaker` that are absent here."""
         explicit = self.explicit()
         return Impairments.model_construct(**weaker.explicit() | explicit) if explicit else weaker
 
@@ -359,7 +359,7 @@ class Nic(Element):
 
 
 class HostKeys(TypedDict, total=False):
-    """Keys of a node that describe its host in a run, as parameters."""
+    """Keys of a node that describe its host in a run, as keyword arguments of Node."""
 
     cores: int | None
     caches: Sequence[Sequence[int]]
@@ -393,25 +393,25 @@ class Node(Element):
     cpu_share: Annotated[float, Bounds(gt=0, le=names.MAX_CPUS)] | None = Field(
         None, description="Limit in cores: 0.5 is half of one."
     )
-    memory: Size | None = Field(None, description="Limit of its processes' memory.")
+    memory: Size | None = Field(None, description="Memory limit of its processes.")
     environment: dict[Annotated[str, After(_environment_key)], Annotated[str, After(_no_nul)]] = Field(
         default_factory=dict, description="Environment variables of programs in the node."
     )
     files: dict[Annotated[str, After(_file_path)], str] = Field(
-        default_factory=dict, description="Files of programs in the node: absolute path -> content."
+        default_factory=dict, description="Files that programs in the node see: absolute path -> content."
     )
     private_directories: Annotated[tuple[Annotated[str, After(_directory_path)], ...], Listed] = Field(
         (),
-        description="Directories of the node alone, in place of the machine's: empty at first, kept until 'down'.",
+        description="Directories of its own, in place of the machine's: empty at first, kept until 'down'.",
     )
     cores: Annotated[int, Bounds(ge=1, le=names.MAX_CORES)] | None = Field(
-        None, description="Cores of its host in a run; default: as in its profile, otherwise 1."
+        None, description="Cores of its host in a run; default: those of its profile, otherwise 1."
     )
     caches: Annotated[tuple[Annotated[tuple[Core, ...], Listed, Bounds(min_length=2)], ...], Listed] = Field(
         (), description="Groups of cores that share a cache: [[0, 1], [2, 3]]."
     )
     ranks: Annotated[tuple[Core, ...], Listed, Bounds(max_length=names.MAX_RANKS)] = Field(
-        (), description="Programs of a run on the node, as the core of each; default: one program, on core 0."
+        (), description="The core of each program of a run on the node; default: one program, on core 0."
     )
     profile: Annotated[str, After(_no_nul)] = Field(
         "", description="Profile of its hardware's costs in a run: name or file; default: the run's profile."
@@ -435,19 +435,19 @@ class Switch(Element):
         def __init__(self, *, name: str, kind: str = "ethernet", ports: int | None = None) -> None: ...
 
     name: Name = Field(description="Unique among nodes and switches.")
-    kind: KindName = Field(ETHERNET.name, description="What it is.")
-    ports: Annotated[int, Bounds(ge=1, le=names.HIGHEST_PORT)] | None = Field(
+    kind: KindName = Field(ETHERNET.name, description="Kind of its network.")
+    ports: Annotated[int, Bounds(ge=1, le=names.MAX_PORT)] | None = Field(
         None, description="Number of ports; default: as many as its links need (Myrinet: 8)."
     )
 
     @property
     def max_ports(self) -> int:
         """Maximum port number."""
-        return self.ports or kind_of(self.kind).ports or names.HIGHEST_PORT
+        return self.ports or kind_of(self.kind).ports or names.MAX_PORT
 
 
 class Link(Impairments):
-    """A cable between two ends. Its own impairment keys apply to both directions."""
+    """A cable between two ends. Its impairment keys apply to both directions."""
 
     if TYPE_CHECKING:
 
@@ -468,7 +468,7 @@ class Link(Impairments):
     )
     tags: Tags = Field((), description="Tags: '@TAG' selects all elements with the tag.")
     kind: KindName | None = Field(
-        None, description="Kind of its network, between two nodes without a switch; default: ethernet."
+        None, description="Kind of its network, if it is between two nodes; default: ethernet."
     )
     datapath: Literal["auto", "direct", "netem", "tc", "relay"] = Field(
         "auto",
@@ -493,7 +493,7 @@ class Defaults(Element):
 
     if TYPE_CHECKING:
 
-        def __init__(self, *, mtu: int = USUAL_MTU, link: Impairments | ImpairmentKeys = ...) -> None: ...
+        def __init__(self, *, mtu: int = DEFAULT_MTU, link: Impairments | ImpairmentKeys = ...) -> None: ...
 
-    mtu: Mtu = Field(USUAL_MTU, description="MTU of every NIC.")
+    mtu: Mtu = Field(DEFAULT_MTU, description="MTU of every NIC.")
     link: Impairments = Field(default_factory=Impairments, description="Impairments of every link, per direction.")

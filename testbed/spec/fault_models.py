@@ -6,8 +6,8 @@ A fault has a begin and, unless it is instantaneous, an end; times are relative 
     at = "2s", for = "500ms"                      or: from = "2s", to = "2.5s"
     at = "1s", for = "100ms", every = "1s"        repeatedly, the last time before "to" or the run's end
 
-Instead of names of nodes or links, ``@rack1`` means all with the tag "rack1"; with ``pick = 1`` the fault applies to a
-single target, drawn for each occurrence by the run's seed or ``seed``.
+Instead of the name of a node or link, ``@rack1`` selects all with the tag "rack1". With ``pick = 1`` the fault applies to
+one target, drawn for each occurrence by the run's seed or ``seed``.
 
 In Python, keys that are reserved words end with an underscore: ``Flap(on="n1", at="1s", for_="100ms")``.
 """
@@ -28,7 +28,7 @@ MAX_TIMES = 100_000
 """Maximum number of occurrences of a fault."""
 
 Lasting = Literal["may", "must", "never"]
-"""Whether a fault has an end. A fault that may have an end and has none lasts until the run's end."""
+"""Whether a fault has an end. One that may have an end, but has none, lasts until the run's end."""
 
 
 def _to_tuple(value: object) -> object:
@@ -36,7 +36,7 @@ def _to_tuple(value: object) -> object:
 
 
 def _share(value: object) -> float:
-    """Parse a share of processors; above 100% is more than one processor."""
+    """Parse a share of a processor; more than 100% is a share of several."""
     expected = "a share of a processor above 0%, such as '50%', or '200%' for two"
     if isinstance(value, str) and value.strip().endswith("%"):
         try:
@@ -74,14 +74,14 @@ PositiveRate = Annotated[Rate, After(_positive)]
 class Fault(Element):
     """Base of all kinds of faults. Times are nanoseconds since the programs began."""
 
-    if TYPE_CHECKING:  # with `init=False`, for all faults: values are text as in TOML
+    if TYPE_CHECKING:  # all faults have this constructor (`init=False`): values may be texts as in TOML
 
         def __init__(self, **keys: object) -> None: ...
 
     lasting: ClassVar[Lasting] = "may"
 
     kind: str = Field(description="Kind of the fault.")
-    at: Duration | None = Field(None, description="When it begins.")
+    at: Duration | None = Field(None, description="Beginning of the fault.")
     from_: Duration | None = Field(None, key="from", description="Synonym of 'at'.")
     to: Duration | None = Field(None, description="End of the fault; with 'every', end of the repetitions.")
     for_: Period | None = Field(None, key="for", description="Duration of the fault.")
@@ -99,38 +99,38 @@ class Fault(Element):
 
     def problems(self) -> list[Problem]:
         """Return contradictions between the keys; a problem's path is its key."""
-        mistakes = []
+        problems = []
         if self.at is None and self.from_ is None:
-            mistakes.append(Problem("", "", "the key 'at' or 'from': when it begins"))
+            problems.append(Problem("", "", "the key 'at' or 'from': the beginning of the fault"))
         if self.at is not None and self.from_ is not None:
-            mistakes.append(Problem("from", "'from' together with 'at'", "one of them"))
+            problems.append(Problem("from", "'from' together with 'at'", "one of them"))
         if self.to is not None and self.to <= self.begin:
-            mistakes.append(
+            problems.append(
                 Problem("to", units.format_duration(self.to), f"a time after {units.format_duration(self.begin)}")
             )
         if self.lasting == "never":
             if self.for_ is not None:
-                mistakes.append(
+                problems.append(
                     Problem("for", units.format_duration(self.for_), f"no such key: {self.kind} does not last")
                 )
             if self.to is not None and self.every is None:
-                mistakes.append(
+                problems.append(
                     Problem("to", units.format_duration(self.to), f"no such key: {self.kind} does not last")
                 )
         elif self.every is None:
             if self.to is not None and self.for_ is not None:
-                mistakes.append(Problem("for", "'for' together with 'to'", "one of them"))
+                problems.append(Problem("for", "'for' together with 'to'", "one of them"))
             if self.lasting == "must" and self.to is None and self.for_ is None:
-                mistakes.append(Problem("", "", f"the key 'for' or 'to': {self.kind} has an end"))
+                problems.append(Problem("", "", f"the key 'for' or 'to': {self.kind} has an end"))
         elif self.for_ is None:
-            mistakes.append(Problem("", "", "the key 'for' as well as 'every': the duration of each occurrence"))
+            problems.append(Problem("", "", "the key 'for' as well as 'every': the duration of each occurrence"))
         elif self.for_ > self.every:
-            mistakes.append(Problem("for", units.format_duration(self.for_), "not longer than 'every'"))
-        return mistakes
+            problems.append(Problem("for", units.format_duration(self.for_), "not longer than 'every'"))
+        return problems
 
     def times(self, horizon: int) -> list[tuple[int, int | None]]:
-        """Return begin and end of each occurrence; an end of None is the run's end. A repeated fault without an end repeats
-        until the horizon. Raises MismatchError for more than MAX_TIMES occurrences."""
+        """Return the beginning and end of each occurrence, nanoseconds; None: the run's end. A repeated fault without 'to' is
+        repeated until the horizon. Raises MismatchError for more than MAX_TIMES occurrences."""
         if self.every is None:
             end = self.to if self.to is not None else self.begin + self.for_ if self.for_ is not None else None
             return [(self.begin, end)]
@@ -148,17 +148,17 @@ class _On(Fault, init=False):
 
     on: Texts
     pick: Annotated[int, Bounds(ge=1)] | None = Field(
-        None, description="Number of targets of 'on', drawn for each occurrence."
+        None, description="Number of targets that are drawn from 'on' for each occurrence."
     )
     seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
         None, description="Seed of the draws; default: the run's."
     )
 
     def problems(self) -> list[Problem]:
-        mistakes = super().problems()
+        problems = super().problems()
         if self.seed is not None and self.pick is None:
-            mistakes.append(Problem("seed", str(self.seed), "the key 'pick' as well: nothing is drawn without it"))
-        return mistakes
+            problems.append(Problem("seed", str(self.seed), "the key 'pick' as well: nothing is drawn without it"))
+        return problems
 
     def where(self, direction: str = "") -> str:
         """Describe the targets for users."""
@@ -181,7 +181,7 @@ class OnNodes(_On, init=False):
 
 
 class Impair(OnLinks, Impairments, init=False):
-    """Any of the impairments of a description."""
+    """Links are impaired, by any of the impairments of a description."""
 
     kind: Literal["impair"] = "impair"
     direction: str = Field("", description="'out' of the node or 'in', 'a-b' by the ends' names; default: both.")
@@ -202,12 +202,13 @@ class Impair(OnLinks, Impairments, init=False):
 
 
 class Rule(OnLinks, init=False):
-    """Fault rules: 'drop emp.type == 3 and nth(3)'. Frames are counted from the beginning of the fault."""
+    """Fault rules decide the fates of frames: 'drop emp.type == 3 and nth(3)'. They count frames from the beginning of the
+    fault."""
 
     kind: Literal["rule"] = "rule"
     on: Texts = Field(("all",), description="Links; default: all.")
     direction: str = Field("", description="As for impair.")
-    rules: Texts = Field(description="One or several; the first rule that matches decides.")
+    rules: Texts = Field(description="One or several rules; the first that matches a frame decides its fate.")
 
     @property
     def what(self) -> str:
@@ -215,7 +216,7 @@ class Rule(OnLinks, init=False):
 
 
 class Down(OnLinks, init=False):
-    """Cables are pulled out."""
+    """Cables are unplugged."""
 
     kind: Literal["down"] = "down"
 
@@ -225,7 +226,7 @@ class Down(OnLinks, init=False):
 
 
 class Flap(Down, init=False):
-    """Cables are pulled out and plugged in again."""
+    """Cables are unplugged, and plugged in again."""
 
     lasting: ClassVar[Lasting] = "must"
 
@@ -233,7 +234,7 @@ class Flap(Down, init=False):
 
 
 class Partition(Fault, init=False):
-    """Partition: no frame passes between groups of nodes."""
+    """No frame passes between groups of nodes."""
 
     kind: Literal["partition"] = "partition"
     groups: Annotated[tuple[Texts, ...], Listed] | None = Field(
@@ -248,7 +249,7 @@ class Partition(Fault, init=False):
         None, description="The isolated node, or a tag, from whose nodes one is drawn; default: drawn from all nodes."
     )
     seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
-        None, description="Seed of the draw of halves and ring; default: the order of the nodes."
+        None, description="Seed by which halves and ring are drawn; default: they follow the order of the nodes."
     )
     one_way: bool = Field(False, description="Drop only the frames that the first group (the isolated node) sends.")
 
@@ -261,27 +262,27 @@ class Partition(Fault, init=False):
         return f"partition {form}" + (", one way" if self.one_way else "")
 
     def problems(self) -> list[Problem]:
-        mistakes = super().problems()
+        problems = super().problems()
         if (self.groups is None) == (self.shape is None):
-            mistakes.append(Problem("", "both" if self.groups else "", "either 'groups' or 'shape'"))
+            problems.append(Problem("", "both" if self.groups else "", "either 'groups' or 'shape'"))
         if self.groups is not None:
             if len(self.groups) < 2:
-                mistakes.append(Problem("groups", f"{len(self.groups)}", "two groups of nodes or more"))
+                problems.append(Problem("groups", f"{len(self.groups)}", "two groups of nodes or more"))
             seen: set[str] = set()
             for name in (name for group in self.groups for name in group):
                 if name in seen:
-                    mistakes.append(Problem("groups", f"{name} twice", "every node in one group"))
+                    problems.append(Problem("groups", f"{name} twice", "every node in one group"))
                 seen.add(name)
         if self.node is not None and self.shape != "isolated":
-            mistakes.append(Problem("node", repr(self.node), "no such key unless the shape is 'isolated'"))
+            problems.append(Problem("node", repr(self.node), "no such key unless the shape is 'isolated'"))
         if self.one_way and self.shape == "ring-majority":
-            mistakes.append(Problem("one_way", "true", "another shape: a ring has no first group"))
-        return mistakes
+            problems.append(Problem("one_way", "true", "another shape: a ring has no first group"))
+        return problems
 
 
 class Crash(OnNodes, init=False):
-    """Kill a node's process: its program ends, and its NIC loses its state. With an end, it starts again then:
-    its NIC with the next incarnation, its program from the beginning."""
+    """A node's process is killed: its program ends, and its NIC loses its state. If the fault ends, the process is started
+    again then: its NIC has the next incarnation, and its program starts from the beginning."""
 
     kind: Literal["crash"] = "crash"
 
@@ -301,7 +302,7 @@ class Restart(OnNodes, init=False):
 
 
 class Reset(OnNodes, init=False):
-    """A node's NIC restarts, with the next incarnation. Its program uses the old one, so it restarts, too."""
+    """A node's NIC restarts with the next incarnation. Its program restarts, too, since it uses the former incarnation."""
 
     lasting: ClassVar[Lasting] = "never"
 
@@ -314,13 +315,6 @@ class Reset(OnNodes, init=False):
     def times(self, horizon: int) -> list[tuple[int, int | None]]:
         return [(begin, begin) for begin, _ in super().times(horizon)]
 
-    def problems(self) -> list[Problem]:
-        return [
-            mistake
-            for mistake in super().problems()
-            if not (mistake.path == "" and "together with 'every'" in mistake.expected)
-        ]
-
 
 class Pause(OnNodes, init=False):
     """A node is paused, with its NIC: frames for it wait."""
@@ -331,10 +325,10 @@ class Pause(OnNodes, init=False):
 
 
 class Slow(OnNodes, init=False):
-    """A NIC's processor takes a multiple of its time for everything."""
+    """The processor of a node's NIC becomes slower by a factor."""
 
     kind: Literal["slow"] = "slow"
-    factor: Annotated[float, Bounds(gt=1, le=1e6)] = Field(description="Factor by which its times increase.")
+    factor: Annotated[float, Bounds(gt=1, le=1e6)] = Field(description="Factor by which its processing times increase.")
 
     @property
     def what(self) -> str:
@@ -378,9 +372,7 @@ class Incast(Fault, init=False):
 
 
 class Churn(OnNodes, init=False):
-    """Nodes crash and restart at random times, with 'mean' between two crashes of any of them."""
-
-    lasting: ClassVar[Lasting] = "may"
+    """Nodes crash and restart at random times; 'mean' is the mean time between two crashes of any of them."""
 
     kind: Literal["churn"] = "churn"
     on: Texts = Field(("all",), description="Nodes from which one is drawn for each crash.")
@@ -388,14 +380,13 @@ class Churn(OnNodes, init=False):
     away: Duration = Field(0, description="Time until a crashed node restarts.")
 
     def problems(self) -> list[Problem]:
-        mistakes = [
-            mistake for mistake in super().problems() if mistake.path != "seed"
-        ]  # churn draws times, so it takes a seed without 'pick'
+        # Churn draws its times, so that it takes a seed without 'pick'.
+        problems = [problem for problem in super().problems() if problem.path != "seed"]
         if self.pick is not None:
-            mistakes.append(Problem("pick", str(self.pick), "no such key: churn draws one node each time"))
+            problems.append(Problem("pick", str(self.pick), "no such key: churn draws one node each time"))
         if self.every is not None:
-            mistakes.append(Problem("every", units.format_duration(self.every), "no such key: churn has its 'mean'"))
-        return mistakes
+            problems.append(Problem("every", units.format_duration(self.every), "no such key: churn has its 'mean'"))
+        return problems
 
 
 KINDS: dict[str, type[Fault]] = {

@@ -1,12 +1,12 @@
 """Forwarding tables for Ethernet switches whose links form cycles.
 
 With STP off and learning on, the first broadcast in a ring would circulate forever. So the switches of such a segment do
-not learn: every MAC has an entry on every switch, along a shortest path, and floods follow a spanning tree. Among several
-shortest paths a hash of the switch's name and the destination's MAC selects one: a bridge's forwarding database has only
-the destination, and different destinations are still spread over the paths.
+not learn: every MAC has an entry on every switch, along a shortest path, and floods follow a spanning tree. Of several
+shortest paths, a hash of the switch's name and the destination's MAC selects one. A bridge's forwarding database does not
+consider the source, but different destinations are still spread over the paths.
 
-All tables of a segment together have switches times NICs entries. So a switch's table is computed on first use: checking a
-description of thousands of switches computes no table.
+All tables of a segment together have as many entries as the product of its switches and NICs. So a switch's table is
+computed on first use: checking a description of thousands of switches computes no table.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from testbed.spec.layout import End
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A segment's switches, cables and NICs. neighbours: by switch, its ports to other switches: port number and switch.
-    residents: by switch, MACs and port numbers of its NICs; switches without NICs are absent."""
+    """A segment's switches, cables and NICs. neighbours: by switch, port number and neighbour of each port to another
+    switch. residents: by switch, MAC and port number of each NIC at it; switches without NICs are absent. nics: number of
+    NICs."""
 
     neighbours: Mapping[str, Sequence[tuple[int, str]]]
     residents: Mapping[str, Sequence[tuple[str, int]]]
@@ -59,14 +60,15 @@ class Entries(Mapping[str, int]):
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Tables of one switch. forwarding: MAC -> port number. tree: the ports to which it floods, ascending."""
+    """Tables of one switch. forwarding: MAC -> port number. tree: the ports to which it floods, ascending: those of its NICs
+    and of the spanning tree."""
 
     forwarding: Entries
     tree: tuple[int, ...]
 
 
 def is_cyclic(switches: Sequence[str], cables: Sequence[tuple[End, End]]) -> bool:
-    """Whether connected switches have more cables between them than a tree; two parallel cables are a cycle."""
+    """Whether connected switches have more cables between them than a tree has. Two parallel cables are a cycle."""
     return len(cables) >= len(switches)
 
 
@@ -75,7 +77,7 @@ def tables(
 ) -> Mapping[str, Tables]:
     """Return the tables of a segment's switches.
 
-    cables: between switches. nics: MAC and switch port of each NIC.
+    cables: cables between its switches. nics: MAC and switch port of each NIC.
     """
     neighbours: dict[str, list[tuple[int, str]]] = {switch: [] for switch in switches}
     for a, b in cables:

@@ -26,9 +26,9 @@ from testbed.errors import DescriptionError, Problem
 from testbed.spec.annotations import After, Bounds, Listed, Schema
 from testbed.spec.element import Element, Field
 from testbed.spec.element_schema import element_schema
-from testbed.spec.elements import LARGEST_MTU, FilePath, Name, Size
+from testbed.spec.elements import MAX_MTU, FilePath, Name, Size
 from testbed.spec.loader import read_text, table_of
-from testbed.spec.names import HIGHEST_PORT
+from testbed.spec.names import MAX_PORT
 from testbed.spec.parser import read_list
 from testbed.spec.problems import MismatchError, format_value, item, join_alternatives, nearest
 
@@ -74,7 +74,7 @@ class Machine(Element):
     name: Name = Field(description="Name of the machine in pins and messages.")
     address: Host | None = Field(None, description="Host name or address of its sshd; default: its name.")
     user: Host | None = Field(None, description="User who logs in; default: as configured for OpenSSH.")
-    port: Annotated[int, Bounds(ge=1, le=HIGHEST_PORT)] | None = Field(
+    port: Annotated[int, Bounds(ge=1, le=MAX_PORT)] | None = Field(
         None, description="Port of its sshd; default: as configured for OpenSSH, or 22."
     )
     key: FilePath | None = Field(
@@ -86,7 +86,7 @@ class Machine(Element):
     underlay: UnderlayAddress | None = Field(
         None, description="Address in the network that carries links to other machines."
     )
-    underlay_mtu: Annotated[int, Bounds(ge=SMALLEST_UNDERLAY_MTU, le=LARGEST_MTU)] | None = Field(
+    underlay_mtu: Annotated[int, Bounds(ge=SMALLEST_UNDERLAY_MTU, le=MAX_MTU)] | None = Field(
         None, description="MTU of that network; default: MTU of the interface with the underlay address."
     )
 

@@ -47,7 +47,7 @@ __all__ = [
     "Switch",
 ]
 
-USUAL_NETWORK = "10.0.0.0/8"
+DEFAULT_NETWORK = "10.0.0.0/8"
 HEADING_OPTIONS = ("name", "seed", "network", "network6")
 """Options of builders that are keys of the heading."""
 
@@ -58,7 +58,7 @@ class Heading(Element):
     name: Name = Field(description="The cluster's name; default: the file's name without .toml.")
     description: Annotated[str, Bounds(max_length=400)] = Field("", description="Purpose of the cluster, in one line.")
     seed: Annotated[int, Bounds(ge=0, lt=2**63)] = Field(0, description="Seed of all random fates.")
-    network: str = Field(USUAL_NETWORK, description="Pool of IPv4 addresses; each segment gets a part of it.")
+    network: str = Field(DEFAULT_NETWORK, description="Pool of IPv4 addresses; each segment gets a part of it.")
     network6: str | None = Field(None, description="Pool of IPv6 addresses; default: no IPv6.")
     defaults: Defaults = Field(default_factory=Defaults, description="Defaults of all links.")
 
@@ -91,7 +91,7 @@ class Description(Heading):
             name: str,
             description: str = "",
             seed: int = 0,
-            network: str = USUAL_NETWORK,
+            network: str = DEFAULT_NETWORK,
             network6: str | None = None,
             defaults: Defaults = ...,
             nodes: Sequence[Node],

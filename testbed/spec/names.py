@@ -28,7 +28,7 @@ _RESERVED = frozenset({".", "..", "lo", "all", "default"})
 MAX_CPUS = 8192
 """Maximum NR_CPUS of a Linux kernel on x86 and arm64."""
 
-HIGHEST_PORT = 65_535
+MAX_PORT = 65_535
 
 MAX_CORES = 1024
 """Maximum number of cores of a modelled host."""

@@ -16,7 +16,7 @@ from testbed.errors import Problem
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.addresses import declared_networks, network_of, plan_networks, version_of
 from testbed.spec.contradictions import contradictions
-from testbed.spec.elements import SMALLEST_IPV6_MTU, USUAL_MTU, Defaults, Impairments, Link, Node, Switch
+from testbed.spec.elements import MIN_IPV6_MTU, DEFAULT_MTU, Defaults, Impairments, Link, Node, Switch
 from testbed.spec.kinds import ETHERNET, Kind, kind_of
 from testbed.spec.layout import End
 from testbed.spec.names import MAX_CORES, port_number
@@ -367,11 +367,11 @@ def _addresses(parts: Parts, paths: _Paths, wiring: Wiring, segments_known: bool
                 yield Problem(path, format_value(text), f"an address in the cluster's {key} {pool}")
         mtu = nic.mtu or parts.defaults.mtu
         ipv6 = parts.network6 is not None or any(":" in text for text in nic.addresses)
-        if ipv6 and nic.mtu and mtu < SMALLEST_IPV6_MTU:
-            yield Problem(f"{paths.nics[end]}.mtu", f"{mtu:,} on a NIC with IPv6", f"at least {SMALLEST_IPV6_MTU:,}")
+        if ipv6 and nic.mtu and mtu < MIN_IPV6_MTU:
+            yield Problem(f"{paths.nics[end]}.mtu", f"{mtu:,} on a NIC with IPv6", f"at least {MIN_IPV6_MTU:,}")
     ipv6 = parts.network6 is not None or any(":" in address for address in owners)
-    if ipv6 and parts.defaults.mtu < SMALLEST_IPV6_MTU:
-        expected = f"at least {SMALLEST_IPV6_MTU:,}, or {USUAL_MTU:,}"
+    if ipv6 and parts.defaults.mtu < MIN_IPV6_MTU:
+        expected = f"at least {MIN_IPV6_MTU:,}, or {DEFAULT_MTU:,}"
         yield Problem("defaults.mtu", f"{parts.defaults.mtu:,} in a cluster with IPv6", expected)
     if segments_known and not pool_problems and not is_outside:
         if pools[4]:

@@ -56,7 +56,7 @@ def test_up_after_a_rename_reports_the_cluster_of_the_former_name(tmp_path: Path
         assert "copy" not in reported, "a name given with --name is no former name of the file"
         code, _, reported = command("up", str(path), "--replace")
         assert code == 0
-        assert "before, its former name, is down\n" in reported
+        assert "before, the cluster's former name, is down\n" in reported
         assert Store().names() == ["after", "copy"]
         layout = resolve(load(str(path)).description)
         assert former_names(Store(), layout, str(path)) == []

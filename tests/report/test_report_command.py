@@ -224,7 +224,7 @@ def test_a_missing_library_is_an_error_that_names_the_package_to_install(tmp_pat
         [sys.executable, "-c", script, "report", str(run)], capture_output=True, text=True, check=False
     )
     assert completed.returncode == 3
-    assert completed.stderr.startswith(f"testbed: a report is drawn with {package}, which is not installed")
+    assert completed.stderr.startswith(f"testbed: a report needs packages that are not installed ({package})")
     assert "pip install 'netns-testbed[report]'" in completed.stderr
 
 

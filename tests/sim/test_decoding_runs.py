@@ -257,7 +257,7 @@ def test_the_complete_frames_of_a_truncated_capture_are_shown_with_an_error(reco
         (["it.pcapng", "--filter", "nth(2)"], "nth() counts frames on a link", 2),
         (["it.pcapng", "--message", "n1/n2/77"], "no message 'n1/n2/77' in it.pcapng — did you mean 'n1/n2/7'?", 4),
         (["text", "--message", "n1/n2/77"], "text is not a capture", 1),
-        (["it.pcapng", "--messages", "--follow"], "messages are printed when everything is read", 2),
+        (["it.pcapng", "--messages", "--follow"], "--messages and --message cannot be combined with --follow", 2),
     ],
 )
 def test_an_invalid_file_or_option_is_an_error_with_its_exit_code(
@@ -357,4 +357,4 @@ def test_a_protocol_without_message_numbers_gives_a_warning_instead_of_messages(
     )  # fmt: skip
     done = decode(tmp_path / "run", "--messages")
     assert done.stdout == ""
-    assert re.fullmatch(r"warning: none of its \d+ frames has the number of a message\n", done.stderr)
+    assert re.fullmatch(r"warning: none of the \d+ frames has a message number\n", done.stderr)

@@ -194,7 +194,7 @@ if LONG:
     ("options", "code", "sentence"),
     [
         (["--scheduler", "tls://lab:1"], 2, "--scheduler needs --tls-ca, --tls-cert and --tls-key"),
-        (["--scheduler", "tls://lab:1", "--workers", "2"], 2, "--workers goes with this machine"),
+        (["--scheduler", "tls://lab:1", "--workers", "2"], 2, "--workers is for this machine"),
         (
             ["--scheduler", "tls://lab:1", *["--tls-ca", "a", "--tls-cert", "b", "--tls-key", "c"]],
             4,

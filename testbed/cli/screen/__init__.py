@@ -1,1 +1,1 @@
-"""Screen of ``testbed top``: drawn from a snapshot alone; keys are interpreted without a terminal."""
+"""Screen of ``testbed top``. Drawing depends only on a snapshot, and the handling of keys needs no terminal."""

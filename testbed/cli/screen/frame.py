@@ -1,7 +1,7 @@
 """Drawing of a snapshot in lines and columns, for `testbed top`.
 
-Pure functions from a snapshot and the user's choices to a rich renderable. It consists of lines, not of rich's tables, which
-measure every cell of every row twice: a hundred nodes are drawn each second.
+Pure functions from a snapshot and the user's choices to a rich renderable. It consists of lines instead of rich's tables,
+which measure every cell of every row twice: too slow for a hundred nodes each second.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PROMPT = Style(bold=True, color="cyan")
 _GAP = "  "
 # Minimum heights for the complete head, for details, for events.
 _MIN_HEAD_HEIGHT, _MIN_DETAIL_HEIGHT, _MIN_EVENTS_HEIGHT = 8, 16, 20
-_MIN_WIDE_COLUMN = 12  # characters that a wide column needs at least
+_MIN_WIDE_COLUMN = 12  # minimum width of a wide column, characters
 _ASCII = str.maketrans({"→": ">", "▸": ">", "─": "-", "·": "-", "…": "~", "↓": "v", "↑": "^"})
 
 
@@ -56,7 +56,7 @@ class Frame:
 
 
 def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> Frame:
-    """Draw the complete screen."""
+    """Draw the complete screen. width, height: of the terminal, characters."""
     if isinstance(snapshot, Absent):
         body = [[("", PLAIN)], *([(f" {line}", BOLD)] for line in _wrap(snapshot.why, width - 2))]
         lines = [_spread([(" testbed top", TITLE)], [], width), *body]
@@ -68,7 +68,7 @@ def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> F
         return _fit_height([*lines, *([(f" {line}", PLAIN)] for line in HELP)], view, width, height)
     panel = PANELS[view.panel]
     rows = ordered(panel, snapshot, view.sort, reverse=view.reverse)
-    remaining = height - len(lines) - 2  # without the table's titles and the foot
+    remaining = height - len(lines) - 2  # the table's titles and the foot take a line each
     detail = _detail(rows, view, width, height)
     events = (
         _events(snapshot, width, max(height // 8, remaining - len(detail) - len(rows) - 1))
@@ -76,8 +76,8 @@ def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> F
         else []
     )
     below = [*detail, *events] if panel.name != "Events" else detail
-    room = max(1, remaining - len(below))
-    return _fit_height([*lines, *_table(panel, rows, view, width, room), *below], view, width, height)
+    max_rows = max(1, remaining - len(below))
+    return _fit_height([*lines, *_table(panel, rows, view, width, max_rows), *below], view, width, height)
 
 
 def page(snapshot: Snapshot, width: int) -> Frame:
@@ -130,31 +130,31 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     return [first, second, _spread(tabs, [(f"{', '.join(remarks)} ", BOLD)], width)]
 
 
-def _table(panel: Panel, rows: Sequence[Row], view: View | None, width: int, room: int) -> list[Line]:
+def _table(panel: Panel, rows: Sequence[Row], view: View | None, width: int, max_rows: int) -> list[Line]:
     """Draw the column titles and the rows around the selected row. Without a view no row is selected."""
     if not rows:
         return [[(f" {panel.none}", DIM)]]
-    chosen = view.chosen(rows) if view is not None else -1
-    first = max(0, min(chosen - room // 2, len(rows) - room))
-    shown = rows[first : first + room]
+    selected = view.selected(rows) if view is not None else -1
+    first = max(0, min(selected - max_rows // 2, len(rows) - max_rows))
+    shown = rows[first : first + max_rows]
     columns_shown = _column_widths(panel.columns, rows, width - 1)
     titles: Line = [(" ", PLAIN)]
-    for number, (column_index, wide) in enumerate(columns_shown):
+    for number, (column_index, column_width) in enumerate(columns_shown):
         column = panel.columns[column_index]
-        titles += [(_GAP if number else "", PLAIN), (_fit(column.title, wide, right=column.right), HEADING)]
+        titles += [(_GAP if number else "", PLAIN), (_fit(column.title, column_width, right=column.right), HEADING)]
     lines = [titles]
     for number, row in enumerate(shown, first):
-        style = SELECTED if number == chosen else ALARM if row.alarm else CHANGED if row.changed else PLAIN
+        style = SELECTED if number == selected else ALARM if row.alarm else CHANGED if row.changed else PLAIN
         text = _GAP.join(
-            _fit(row.cells[column_index], wide, right=panel.columns[column_index].right)
-            for column_index, wide in columns_shown
+            _fit(row.cells[column_index], column_width, right=panel.columns[column_index].right)
+            for column_index, column_width in columns_shown
         )
-        lines.append([("▸" if number == chosen else " ", BOLD), (text, style)])
+        lines.append([("▸" if number == selected else " ", BOLD), (text, style)])
     return lines
 
 
 def _column_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -> list[tuple[int, int]]:
-    """Select the columns that fit, with their widths. Columns of equal importance are shown or hidden together."""
+    """Return the indices and widths of the columns that fit. Columns of equal importance are shown or hidden together."""
     full_widths, importance = {}, {}
     for index, column in enumerate(columns):
         longest = max(len(row.cells[index]) for row in rows)
@@ -162,12 +162,13 @@ def _column_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -
             full_widths[index] = max(len(column.title), longest)
             importance[index] = column.importance if longest else min(column.importance, 1)
     widths = {
-        index: min(wide, _MIN_WIDE_COLUMN) if columns[index].wide else wide for index, wide in full_widths.items()
+        index: min(full_width, _MIN_WIDE_COLUMN) if columns[index].wide else full_width
+        for index, full_width in full_widths.items()
     }
     for level in sorted(set(importance.values()) - {0}):
         if sum(widths.values()) + len(_GAP) * (len(widths) - 1) <= width:
             break
-        widths = {index: wide for index, wide in widths.items() if importance[index] != level}
+        widths = {index: column_width for index, column_width in widths.items() if importance[index] != level}
     spare = width - sum(widths.values()) - len(_GAP) * (len(widths) - 1)
     for index in widths:
         growth = max(0, min(full_widths[index] - widths[index], spare))
@@ -177,10 +178,10 @@ def _column_widths(columns: Sequence[Column], rows: Sequence[Row], width: int) -
 
 
 def _detail(rows: Sequence[Row], view: View, width: int, height: int) -> list[Line]:
-    """Return the lines on the selected row."""
+    """Return the lines with the details of the selected row."""
     if not rows or height < _MIN_DETAIL_HEIGHT:
         return []
-    detail = rows[view.chosen(rows)].detail
+    detail = rows[view.selected(rows)].detail
     lines = [part for text in detail for part in _wrap(clean(text), width - 2)[: 2 if height < 30 else 4]]
     return [[("─" * width, DIM)], *([(f" {text}", PLAIN)] for text in lines)]
 
@@ -210,7 +211,7 @@ def _foot(view: View, width: int) -> Line:
 
 
 def clean(text: str) -> str:
-    """Replace unprintable characters, which a program's name may contain."""
+    """Replace unprintable characters by "?"; a program's name may contain them."""
     return text if text.isprintable() else "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -234,9 +235,8 @@ def _wrap(text: str, width: int) -> list[str]:
 
 def _spread(left: Line, right: Line, width: int) -> Line:
     """Put one line at the left edge and one at the right; only the left line if both do not fit."""
-    used = sum(len(text) for text, _ in left)
-    growth = sum(len(text) for text, _ in right)
-    return [*left, (" " * (width - used - growth), PLAIN), *right] if used + growth + 1 <= width else left
+    spaces = width - sum(len(text) for text, _ in (*left, *right))
+    return [*left, (" " * spaces, PLAIN), *right] if spaces >= 1 else left
 
 
 def _cut(line: Line, width: int) -> Line:

@@ -1,5 +1,5 @@
 """Commands started by keys. Each is a separate `testbed` process, with the options, messages and rollback of the command
-line. They run one after the other, while the screen is updated.
+line. They run one after the other, while the screen is still updated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _ENTRY_CODE: Final = "import sys; sys.argv[0] = 'testbed'; from testbed.cli.main
 
 
 def own_command(words: Sequence[str]) -> list[str]:
-    """Return the program and arguments that run `testbed` with these arguments, by this interpreter."""
+    """Return the command line that runs `testbed` with these arguments, by this interpreter."""
     return [sys.executable, "-P", "-c", _ENTRY_CODE, *words]
 
 
-def outcome(text: str, *, failed: bool) -> str:
-    """Join a command's output to one line; for an error without the usage."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+def summarize(output: str, *, failed: bool) -> str:
+    """Join the output of a command to one line; of a failed command only the error, without the usage."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     if not failed:
         return "; ".join(lines)
     errors = [line for line in lines if line.startswith("Error: ")]
@@ -31,8 +31,8 @@ def outcome(text: str, *, failed: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """Result of a command, as one line."""
+class CommandResult:
+    """Result of a command. message: its output in one line."""
 
     message: str
     failed: bool
@@ -53,7 +53,7 @@ class Commands:
         self._running: _Running | None = None
 
     def descriptors(self) -> list[int]:
-        """Return descriptors that become readable when the running command has ended."""
+        """Return the descriptor that becomes readable when the running command has ended; none if no command runs."""
         return [self._running.handle] if self._running is not None else []
 
     def start(self, words: Sequence[str]) -> None:
@@ -61,33 +61,34 @@ class Commands:
         self._queue.append(words)
         self._advance()
 
-    def done(self) -> Done:
-        """Wait for the running command; return its result."""
+    def wait(self) -> CommandResult:
+        """Wait for the running command, start the next one, and return the result."""
         running = self._running
         assert running is not None
         code = running.process.wait()
         os.close(running.handle)
         running.output.seek(0)
-        text = running.output.read().decode(errors="replace")
+        output = running.output.read().decode(errors="replace")
         running.output.close()
         self._running = None
         self._advance()
-        return Done(outcome(text, failed=bool(code)), bool(code))
+        return CommandResult(summarize(output, failed=bool(code)), bool(code))
 
     def finish(self) -> None:
         """Wait for all commands."""
         while self._running is not None:
-            self.done()
+            self.wait()
 
     def _advance(self) -> None:
+        """Start the next command if none is running."""
         if self._running is not None or not self._queue:
             return
-        output = tempfile.TemporaryFile()  # noqa: SIM115  it is closed when its command has ended
+        output = tempfile.TemporaryFile()  # noqa: SIM115  closed when the command has ended
         process = subprocess.Popen(
             own_command(self._queue.popleft()),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C must reach the screen only
+            start_new_session=True,  # so that Ctrl-C reaches only the screen
         )
         self._running = _Running(process, os.pidfd_open(process.pid), output)

@@ -1,4 +1,4 @@
-"""Decoder from a terminal's input to names of keys: "a", "up", "tab", "ctrl-c"."""
+"""Decoding of a terminal's input to names of keys: "a", "up", "tab", "ctrl-c"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONTROLS: Final = {
     "\x03": "ctrl-c", "\x08": "backspace", "\x7f": "backspace", "\t": "tab", "\r": "enter", "\n": "enter",
     "\x15": "ctrl-u", "\x01": "home", "\x05": "end",
 }  # fmt: skip
-_MAX_SEQUENCE: Final = 8
+_MAX_SEQUENCE: Final = 8  # characters of an escape sequence
 
 
 class Keys:
@@ -23,14 +23,14 @@ class Keys:
         self._incomplete = b""
 
     @property
-    def waits(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Whether a sequence is incomplete. If no data follows soon, it was the escape key: call `feed` without data."""
         return bool(self._incomplete)
 
     def feed(self, data: bytes) -> list[str]:
-        """Return the complete keys. Empty data ends an incomplete sequence."""
+        """Return the keys that are complete with this data. Empty data ends an incomplete sequence."""
         received = self._incomplete + data
-        text, incomplete = _decoded(received)
+        text, incomplete = _decode(received)
         self._incomplete = incomplete if data else b""
         keys: list[str] = []
         while text:
@@ -38,7 +38,7 @@ class Keys:
                 keys.append(_CONTROLS.get(text[0], text[0]))
                 text = text[1:]
                 continue
-            length = _sequence(text)
+            length = _sequence_length(text)
             if not length and data:  # incomplete
                 self._incomplete = text.encode() + self._incomplete
                 break
@@ -48,8 +48,8 @@ class Keys:
         return [key for key in keys if key.isprintable()]
 
 
-def _decoded(data: bytes) -> tuple[str, bytes]:
-    """Decode; return the text, and the bytes of an incomplete last character."""
+def _decode(data: bytes) -> tuple[str, bytes]:
+    """Decode UTF-8; return the text, and the bytes of an incomplete last character."""
     for cut in range(min(3, len(data)) + 1):
         try:
             return data[: len(data) - cut].decode(), data[len(data) - cut :]
@@ -58,8 +58,8 @@ def _decoded(data: bytes) -> tuple[str, bytes]:
     return data.decode(errors="replace"), b""
 
 
-def _sequence(text: str) -> int:
-    """Return the length of an escape sequence; 0 if it is incomplete, 1 for the escape key."""
+def _sequence_length(text: str) -> int:
+    """Return the length of the escape sequence with which a text begins; 0 if it is incomplete, 1 for the escape key."""
     if len(text) < 2:
         return 0
     if text[1] == "O":

@@ -19,7 +19,7 @@ from testbed.observe.live.snapshot import Absent, Snapshot
 
 
 class Sampler(Protocol):
-    """Sampler of snapshots: `SnapshotSampler`, or that of a cluster on several machines."""
+    """Sampler of a cluster: `SnapshotSampler`, or `SpreadSampler` for a cluster on several machines."""
 
     def sample(self, *, agents: bool = True) -> Snapshot | Absent: ...
 
@@ -52,8 +52,8 @@ def watch(
                     ended_by = event.ended_by
                     break
                 if event.ready:
-                    done = commands.done()
-                    view, due = show_result(view, done.message, failed=done.failed), 0.0
+                    result = commands.wait()
+                    view, due = show_result(view, result.message, failed=result.failed), 0.0
                 for key in event.keys:
                     view, action = press(view, key, snapshot)
                     if isinstance(action, Quit):
@@ -67,7 +67,7 @@ def watch(
 
 
 def arguments(cluster: str, action: Command, command_prefix: Sequence[str] = ()) -> Sequence[str]:
-    """Return the arguments of the complete command. The user's arguments are last, so that they take precedence.
+    """Return the arguments of a command on the cluster. The user's arguments are last, so that they take precedence.
     command_prefix: see `watch`."""
     name, *user_arguments = action.words
     if command_prefix:

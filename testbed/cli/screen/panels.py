@@ -14,13 +14,13 @@ from typing import Final
 from testbed.cli.consoles import in_words
 from testbed.observe.live.snapshot import Direction, Program, Snapshot
 
-_STEPS: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_BINARY: Final = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+_DECIMAL_PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_BINARY_PREFIXES: Final = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 
 
 def scaled(value: float) -> str:
     """Format with three digits, in powers of 1000: 0, 17, 1.23k, 45.6M."""
-    for scale, prefix in _STEPS:
+    for scale, prefix in _DECIMAL_PREFIXES:
         if value >= 0.9995 * scale:
             return _three_digits(value / scale) + prefix
     return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
@@ -28,7 +28,7 @@ def scaled(value: float) -> str:
 
 def size(count: int) -> str:
     """Format bytes in powers of 1024: 812, 1.23K, 45.6M."""
-    for scale, prefix in _BINARY:
+    for scale, prefix in _BINARY_PREFIXES:
         if count >= 0.9995 * scale:
             return _three_digits(count / scale) + prefix
     return str(count)
@@ -48,8 +48,8 @@ _NO_TARGET: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. importance: columns with the lowest importance are hidden first; 0 is always shown. wide: takes the
-    remaining space."""
+    """A column. importance: columns with the lowest importance are hidden first; 0: never hidden. right: whether its cells
+    are right-aligned. wide: whether it is shortened if space is scarce, and gets spare space."""
 
     title: str
     importance: int
@@ -59,9 +59,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row. key: identifies it across snapshots. target: argument for `inject` and `link`, empty if faults cannot be
-    injected. alarm: whether it has a problem. changed: whether a fault is injected. order: sort keys, in the order of the
-    panel's sorts. detail: lines shown below the table while it is selected."""
+    """A row. key: identifies it across snapshots. cells: texts by column. target: argument for `inject` and `link`; empty if
+    it has none. alarm: whether it has a problem. changed: whether a fault is injected. order: sort keys, in the order of the
+    panel's sorts. detail: lines shown below the table while the row is selected."""
 
     key: str
     cells: tuple[str, ...]
@@ -74,7 +74,8 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel. sorts: names of the sort orders other than the natural order; the highest value is first."""
+    """A panel. rows: returns its rows of a snapshot. sorts: names of the sort orders other than the natural order; the
+    highest value is first. none: text shown without rows."""
 
     name: str
     columns: tuple[Column, ...]
@@ -312,7 +313,7 @@ PANELS: Final = (
 
 
 def ordered(panel: Panel, snapshot: Snapshot, sort: int, *, reverse: bool = False) -> list[Row]:
-    """Sort a panel's rows. sort: 0 is the natural order, n the n-th of `sorts`."""
+    """Return a panel's rows, sorted. sort: 0: the natural order; n: the n-th of the panel's `sorts`."""
     rows = list(panel.rows(snapshot))
     if sort:
         rows.sort(key=lambda row: -row.order[sort - 1])

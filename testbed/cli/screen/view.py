@@ -1,6 +1,6 @@
-"""State of the view, and its changes by keys, without access to terminal, cluster or clock.
+"""State of the view, and its changes by keys: pure functions.
 
-A key may also request an action: a `testbed` command, or the end.
+A key may also request an action: to run a `testbed` command, or to quit.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from testbed.observe.live.snapshot import Absent, Snapshot
 
 HELP: Final = (
     "",
-    "↑ ↓ j k    select             tab        next panel (shift-tab: the one before, 1 to 5)",
+    "↑ ↓ j k    select             tab        next panel (shift-tab: previous; 1 to 5)",
     "page keys  a screenful        g G        the first, the last",
     "i          inject on the selected link or node: the options of 'testbed inject',",
     "           such as --loss 5% --delay 2ms --for 10s",
     "d u        link down, up      f          flap (down for a second)",
-    "h          heal what is injected on the selection, or the selected fault",
-    "H          heal everything",
-    "s S        sort by the next column, the other way round",
+    "h          heal the injections on the selection, or the selected fault",
+    "H          heal all injections",
+    "s S        next sort order, reverse",
     "p space    pause              ?          this help",
-    "q Ctrl-C   quit               Esc        leave what is open",
+    "q Ctrl-C   quit               Esc        close the prompt or this help",
 )
-_PAGE: Final = 10
+_PAGE: Final = 10  # rows
 
 T = TypeVar("T")
 
@@ -43,8 +43,10 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The user's choices. panel: index. keys: key of each panel's selected row. sorts: sort order of each panel. typed: text
-    of the last prompt. message: text of the last line. failed: whether the message is an error."""
+    """The user's choices. panel: index of the panel shown. keys: key of each panel's selected row. sorts: sort order of each
+    panel, see `ordered`. reverse: whether the order is reversed. paused: whether the snapshot is kept. help: whether the
+    help is shown. prompt: open input line. typed: text of the last prompt. message: text of the last line. failed: whether
+    the message is an error."""
 
     panel: int = 0
     keys: tuple[str, ...] = field(default=("",) * len(PANELS))
@@ -61,7 +63,7 @@ class View:
     def sort(self) -> int:
         return self.sorts[self.panel]
 
-    def chosen(self, rows: Sequence[Row]) -> int:
+    def selected(self, rows: Sequence[Row]) -> int:
         """Return the index of the selected row; 0 if the row no longer exists, or no row has been selected."""
         key = self.keys[self.panel]
         return next((index for index, row in enumerate(rows) if row.key == key), 0)
@@ -83,7 +85,7 @@ Action = Quit | Command | None
 
 
 def press(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Action]:
-    """Apply a key; its name is from `keys`."""
+    """Apply a key; return the changed view and the requested action. key: a name as of `Keys`."""
     if key == "ctrl-c":
         return view, Quit()
     if view.prompt is not None:
@@ -117,14 +119,14 @@ def press(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Acti
     if key in steps:
         if not rows:
             return view, None
-        index = max(0, min(len(rows) - 1, view.chosen(rows) + steps[key]))
+        index = max(0, min(len(rows) - 1, view.selected(rows) + steps[key]))
         return replace(view, keys=_replace_at(view.keys, view.panel, rows[index].key)), None
     return _request(view, key, rows, snapshot)
 
 
 def _request(view: View, key: str, rows: Sequence[Row], snapshot: Snapshot) -> tuple[View, Action]:
     """Apply a key that changes the cluster."""
-    row = rows[view.chosen(rows)] if rows else None
+    row = rows[view.selected(rows)] if rows else None
     target = row.target if row is not None else ""
     if key == "H":
         return replace(view, message="healing everything ..."), Command(("heal",))
@@ -150,12 +152,13 @@ def _numbers(view: View, row: Row | None, snapshot: Snapshot) -> tuple[str, ...]
         return ()
     if PANELS[view.panel].name == "Faults":
         return (row.key,)
-    links = {link.name for link in snapshot.links if row.target in (link.name, *_owners(link.a, link.b))}
+    links = {link.name for link in snapshot.links if row.target in (link.name, _owner(link.a), _owner(link.b))}
     return tuple(str(fault.number) for fault in snapshot.faults if links & set(fault.links))
 
 
-def _owners(*ends: str) -> tuple[str, ...]:
-    return tuple(end.partition(":")[0] for end in ends)
+def _owner(end: str) -> str:
+    """Return the node or switch of a link's end, which is written OWNER:PORT."""
+    return end.partition(":")[0]
 
 
 def _edit(view: View, prompt: Prompt, key: str) -> tuple[View, Action]:
@@ -167,10 +170,9 @@ def _edit(view: View, prompt: Prompt, key: str) -> tuple[View, Action]:
         case "enter":
             view = replace(view, prompt=None, typed=text)
             try:
-                more = shlex.split(text)
+                words = (*prompt.words, *shlex.split(text))
             except ValueError as error:
                 return replace(view, message=f"{text}: {error}", failed=True), None
-            words = (*prompt.words, *more)
             return replace(view, message=f"{shlex.join(words)} ..."), Command(words)
         case "backspace":
             text, cursor = text[: max(0, cursor - 1)] + text[cursor:], max(0, cursor - 1)

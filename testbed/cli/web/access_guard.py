@@ -1,8 +1,8 @@
 """Access control of the view: requests without the token of its address are rejected.
 
-The view listens on loopback, where any user and any web page of the machine's browsers can connect. Each request must have
-the token in its path, which is compared in constant time; a Host header of loopback, against DNS rebinding; and, from a
-page, the Origin of this view.
+The view listens on loopback, where every user of the machine, and every web page in a browser there, can connect. Each
+request must have the token in its path, which is compared in constant time; a loopback address as its Host header, against
+DNS rebinding; and, if a page makes it, the Origin of this view.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class AccessGuard:
         inner = {**scope, "root_path": f"{scope.get('root_path', '')}/{self._token}"}
         rejection = self._rejection(scope)
         if scope["type"] == "websocket":
-            # Closing before accepting makes the handshake fail with 403.
+            # Closing before accepting makes the handshake fail with status 403.
             await (WebSocketClose()(scope, receive, send) if rejection else self._app(inner, receive, send))
         elif rejection:
             await PlainTextResponse(rejection, 403, HEADERS)(scope, receive, send)
@@ -58,7 +58,7 @@ class AccessGuard:
         if host not in self._hosts:
             return "This view is at 127.0.0.1 only.\n"
         if origin != f"http://{host}" and (origin is not None or scope["type"] == "websocket"):
-            return "Another page may not use this view.\n"
+            return "Requests of other pages are not allowed.\n"
         token = scope["path"].removeprefix("/").partition("/")[0]
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             return "This is not the view's address: 'testbed top --web' prints it, with its token.\n"

@@ -1,4 +1,4 @@
-"""Forms of commands, derived from the commands' options, and the conversion of a filled form to a command's arguments."""
+"""Forms of commands, derived from their options, and the conversion of a filled form to the arguments of a command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS: Final[Mapping[str, click.Command]] = {
     "partition": partition_command,
     "load": load_command,
 }
-"""Commands that the page offers."""
+"""Commands that the page offers for a cluster on this machine."""
 
 MACHINE_COMMANDS: Final[Mapping[str, click.Command]] = {
     "inject": machine_fault_commands.inject_command,
@@ -32,7 +32,7 @@ MACHINE_COMMANDS: Final[Mapping[str, click.Command]] = {
     "partition": machine_fault_commands.partition_command,
     "load": machine_fault_commands.load_command,
 }
-"""Commands that it offers for a cluster on several machines."""
+"""Commands that the page offers for a cluster on several machines."""
 
 _INTERNAL: Final = ("name", "as_json", "file", "cluster")
 """Parameters that the page sets, or does not need."""
@@ -41,13 +41,13 @@ Value: TypeAlias = "str | bool | Sequence[str]"
 
 
 class FormError(Exception):
-    """A form that the view's page cannot have sent."""
+    """A filled form has a command, parameter or value that the page does not offer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Commands on the displayed cluster. file: file of its machines, empty for a cluster on this machine. cluster: its name,
-    where it has a file."""
+    """Commands that the page offers. file, cluster: machines file and name of a cluster on several machines; empty for a
+    cluster on this one."""
 
     file: str = ""
     cluster: str = ""
@@ -59,25 +59,24 @@ class Offer:
     def forms(self) -> JSON:
         """Describe the forms of all commands, for the page. words: first words of each command line."""
         return {
-            name: {**form_of(command), "words": shlex.join(["testbed", *self._beginning(name)])}
+            name: {**form_of(command), "words": shlex.join(["testbed", *self._first_words(name)])}
             for name, command in self.commands.items()
         }
 
-    def _beginning(self, name: str) -> list[str]:
+    def _first_words(self, name: str) -> list[str]:
         return ["machines", name, self.file, self.cluster] if self.file else [name]
 
     def arguments(self, name: str, cluster: str, values: Mapping[str, Value]) -> list[str]:
-        """Return the arguments of `testbed` for a filled form. Raises FormError for a command or parameter that the page
-        does not have."""
+        """Return the arguments of `testbed` for a filled form. cluster: name of the displayed cluster. Raises FormError."""
         command = self.commands.get(name)
         if command is None:
             raise FormError(f"no command {name!r} is offered here")
         words = words_of(command, values)
-        return [*self._beginning(name), *words] if self.file else [name, "--name", cluster, *words]
+        return [*self._first_words(name), *words] if self.file else [name, "--name", cluster, *words]
 
 
 HERE: Final = Offer()
-"""Commands on a cluster on this machine."""
+"""The commands for a cluster on this machine."""
 
 
 def form_of(command: click.Command) -> dict[str, JSON]:
@@ -89,7 +88,8 @@ def form_of(command: click.Command) -> dict[str, JSON]:
 
 
 def words_of(command: click.Command, values: Mapping[str, Value]) -> list[str]:
-    """Return options, then operands after ``--``, so that a field's text cannot be parsed as an option."""
+    """Return the command's options, then its operands after ``--``, so that the text of a field cannot be parsed as an
+    option. Raises FormError."""
     fields = {str(parameter.name): parameter for parameter in _visible_parameters(command)}
     if unknown := sorted(values.keys() - fields.keys()):
         raise FormError(f"{command.name} has no parameter {unknown[0]!r}")
@@ -113,7 +113,7 @@ def words_of(command: click.Command, values: Mapping[str, Value]) -> list[str]:
 
 def _operands(parameter: click.Parameter, value: Value) -> list[str]:
     if not isinstance(value, str):
-        raise FormError(f"{parameter.name} takes a text")
+        raise FormError(f"{parameter.name} takes text")
     if parameter.nargs == 1:
         return [value]
     try:
@@ -133,8 +133,8 @@ def _field(parameter: click.Parameter) -> dict[str, JSON]:
     """Describe a field. kind: text, number, choice, flag or lines (a repeatable text)."""
     option = parameter if isinstance(parameter, click.Option) else None
     choices = list(parameter.type.choices) if isinstance(parameter.type, click.Choice) else []
-    number = isinstance(parameter.type, click.types.IntParamType)
-    kind = "choice" if choices else "number" if number else "text"
+    is_integer = isinstance(parameter.type, click.types.IntParamType)
+    kind = "choice" if choices else "number" if is_integer else "text"
     if option is not None and option.is_flag:
         kind = "flag"
     elif option is not None and option.multiple:

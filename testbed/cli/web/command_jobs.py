@@ -1,6 +1,6 @@
 """Jobs: `testbed` commands started by the page, with their output.
 
-Commands that change the cluster run one after the other; captures run concurrently until they end or are stopped.
+Commands that change the cluster run one after the other; captures run in parallel with them until they end or are stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from testbed.cli.consoles import printable
-from testbed.cli.screen.key_commands import outcome, own_command
+from testbed.cli.screen.key_commands import own_command, summarize
 from testbed.cli.web.page_parts import JSON
 
 _LASTING: Final = ("capture",)
@@ -29,7 +29,8 @@ _READ_BYTES: Final = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A command. name: chosen by the viewer, to identify its job. message: outcome as a line."""
+    """A command. words: arguments of `testbed`. name: identifier chosen by the viewer. message: result in one line. lines:
+    last lines of its output. process: None until it has started."""
 
     number: int
     words: Sequence[str]
@@ -74,7 +75,7 @@ class Jobs:
         return [job.to_json() for job in reversed(self._jobs)]
 
     def start(self, words: Sequence[str], name: str = "") -> None:
-        """Start a command, or queue it. name: an identifier that its job carries."""
+        """Start a command, or queue it. name: identifier of its job."""
         job = self._add(words, name)
         task = asyncio.create_task(self._run(job) if job.is_lasting else self._run_in_turn(job))
         self._tasks.add(task)
@@ -121,7 +122,7 @@ class Jobs:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C must reach the view only
+            start_new_session=True,  # so that Ctrl-C reaches only the view
         )
         self._on_change()
         assert process.stdout is not None
@@ -133,7 +134,7 @@ class Jobs:
         code = await process.wait()
         job.state = "failed" if code else "done"
         job.message = (
-            _last_line(job) if job.is_lasting and not code else outcome("\n".join(job.lines), failed=bool(code))
+            _last_line(job) if job.is_lasting and not code else summarize("\n".join(job.lines), failed=bool(code))
         )
         self._on_change()
 

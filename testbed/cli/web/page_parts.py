@@ -1,6 +1,5 @@
-"""Parts of the page, made from a snapshot: plain JSON. A viewer is sent the parts that have changed.
-
-Pure functions from a snapshot and a viewer's choices to parts. Tables are the panels of the terminal's screen.
+"""Parts of the page as JSON: pure functions of a snapshot and a viewer's choices. A viewer is sent the parts that have
+changed. Tables are the panels of the terminal's screen.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ Parts: TypeAlias = dict[str, JSON]
 
 _PANELS: Final = {panel.name: panel for panel in PANELS}
 _MAX_EVENTS: Final = 60
-_CHARACTER_WIDTH: Final = 7.2  # width of a letter in the picture
+_CHARACTER_WIDTH: Final = 7.2  # in units of the picture, as the following
 _NODE_HEIGHT: Final = 26.0
-_NODE_WIDTHS: Final = (38.0, 96.0)  # least and greatest
+_MIN_NODE_WIDTH: Final = 38.0
+_MAX_NODE_WIDTH: Final = 96.0
 
 
-class Wishes(TypedDict, total=False):
-    """Choices of a viewer. panel: the table below the picture, empty for none. sort: its order. reverse: reverses the order.
-    kind, name: the selected element. paused: keeps the snapshot that is shown."""
+class Choices(TypedDict, total=False):
+    """Choices of a viewer. panel: the table below the picture, empty for none. sort: its sort order, see `ordered`. reverse:
+    whether the order is reversed. kind, name: the selected element. paused: whether the snapshot shown is kept."""
 
     panel: str
     sort: int
@@ -36,8 +36,8 @@ class Wishes(TypedDict, total=False):
     paused: bool
 
 
-def parts_of(snapshot: Snapshot | Absent, wishes: Wishes) -> Parts:
-    """Make all parts for one viewer."""
+def parts_of(snapshot: Snapshot | Absent, choices: Choices) -> Parts:
+    """Return all parts for one viewer, by name."""
     if isinstance(snapshot, Absent):
         return {"absent": snapshot.why}
     return {
@@ -48,14 +48,14 @@ def parts_of(snapshot: Snapshot | Absent, wishes: Wishes) -> Parts:
         "links": [_link(link) for link in snapshot.links],
         "faults": [_fault(fault) for fault in snapshot.faults],
         "events": _events(snapshot),
-        "panel": _table(snapshot, wishes),
-        "details": _details(snapshot, wishes),
+        "panel": _table(snapshot, choices),
+        "details": _details(snapshot, choices),
     }
 
 
-def wants_agents(wishes: Wishes) -> bool:
-    """Whether the counters of shared NICs' agents are shown."""
-    return wishes.get("panel") == "NICs" or wishes.get("kind") == "node"
+def needs_agents(choices: Choices) -> bool:
+    """Whether counters of the agents of shared NICs are shown."""
+    return choices.get("panel") == "NICs" or choices.get("kind") == "node"
 
 
 def _head(snapshot: Snapshot) -> JSON:
@@ -83,7 +83,7 @@ def _head(snapshot: Snapshot) -> JSON:
 
 
 def picture(snapshot: Snapshot) -> JSON:
-    """Return the layout of nodes, switches and links; this part changes only with the cluster's description."""
+    """Return the positions of nodes, switches and links; this part changes only with the cluster's layout."""
     return _picture(
         snapshot.cluster,
         tuple(node.name for node in snapshot.nodes),
@@ -99,42 +99,41 @@ def _picture(
     switches: tuple[tuple[str, str], ...],
     links: tuple[tuple[str, str, str], ...],
 ) -> JSON:
-    min_width, max_width = _NODE_WIDTHS
-    width = min(max_width, max((len(name) * _CHARACTER_WIDTH + 14 for name in nodes), default=min_width))
-    node_size = (max(min_width, width), _NODE_HEIGHT)
+    width = max((len(name) * _CHARACTER_WIDTH + 14 for name in nodes), default=0.0)
+    node_size = (max(_MIN_NODE_WIDTH, min(_MAX_NODE_WIDTH, width)), _NODE_HEIGHT)
     graph = Graph(nodes, [name for name, _ in switches], [(a, b) for _, a, b in links])
-    places = arrange(graph, node_size)
-    control_points = list(curves(graph, places))
+    positions = arrange(graph, node_size)
+    control_points = list(curves(graph, positions))
     points = [
-        *places.values(),
+        *positions.values(),
         *(
-            _middle(places[a], control_point, places[b])
+            _middle(positions[a], control_point, positions[b])
             for (_, a, b), control_point in zip(links, control_points, strict=True)
             if control_point
         ),
     ]
-    columns, rows = zip(*points, strict=True) if points else ((0.0,), (0.0,))
+    xs, ys = zip(*points, strict=True) if points else ((0.0,), (0.0,))
     return {
         "cluster": cluster,
         "nodeSize": node_size,
         "switchSize": SWITCH,
-        "box": [min(columns), min(rows), max(columns) - min(columns), max(rows) - min(rows)],
-        "nodes": [[name, *_rounded(places[name])] for name in nodes],
-        "switches": [[name, *_rounded(places[name]), kind] for name, kind in switches],
+        "box": [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)],
+        "nodes": [[name, *_round(positions[name])] for name in nodes],
+        "switches": [[name, *_round(positions[name]), kind] for name, kind in switches],
         "links": [
-            [name, a, b, None if control_point is None else _rounded(control_point), _node_above(graph, places, a, b)]
+            [name, a, b, None if control_point is None else _round(control_point), _node_above(graph, positions, a, b)]
             for (name, a, b), control_point in zip(links, control_points, strict=True)
         ],
     }
 
 
-def _node_above(graph: Graph, places: Mapping[str, Position], a: str, b: str) -> str:
-    """Return the node under which its link's label fits: it is in the only row below a switch, and has no other link. Empty
-    if there is none."""
-    bottom = {places[node][1] for node in graph.nodes}
+def _node_above(graph: Graph, positions: Mapping[str, Position], a: str, b: str) -> str:
+    """Return the node below which the label of its link fits: one that has no other link, if all nodes are in one row. Empty
+    if neither end is such a node. a, b: ends of the link."""
+    heights = {positions[node][1] for node in graph.nodes}
     nodes = [end for end in (a, b) if end not in graph.switches]
     is_leaf = len(nodes) == 1 and sum(nodes[0] in link for link in graph.links) == 1
-    return nodes[0] if is_leaf and len(bottom) == 1 else ""
+    return nodes[0] if is_leaf and len(heights) == 1 else ""
 
 
 def _middle(a: Position, control_point: Position, b: Position) -> Position:
@@ -142,8 +141,8 @@ def _middle(a: Position, control_point: Position, b: Position) -> Position:
     return (a[0] + 2 * control_point[0] + b[0]) / 4, (a[1] + 2 * control_point[1] + b[1]) / 4
 
 
-def _rounded(index: Position) -> list[float]:
-    return [round(index[0], 1), round(index[1], 1)]
+def _round(position: Position) -> list[float]:
+    return [round(coordinate, 1) for coordinate in position]
 
 
 def _owner(end: str) -> str:
@@ -206,12 +205,12 @@ def _events(snapshot: Snapshot) -> JSON:
 # Tables
 
 
-def _table(snapshot: Snapshot, wishes: Wishes) -> JSON:
-    panel = _PANELS.get(wishes.get("panel", ""))
+def _table(snapshot: Snapshot, choices: Choices) -> JSON:
+    panel = _PANELS.get(choices.get("panel", ""))
     if panel is None:
         return None
-    sort = max(0, min(wishes.get("sort", 0), len(panel.sorts)))
-    rows = ordered(panel, snapshot, sort, reverse=wishes.get("reverse", False))
+    sort = max(0, min(choices.get("sort", 0), len(panel.sorts)))
+    rows = ordered(panel, snapshot, sort, reverse=choices.get("reverse", False))
     return {
         "name": panel.name,
         "columns": _columns(panel),
@@ -239,10 +238,10 @@ def _row(row: Row) -> dict[str, JSON]:
 # The selected element
 
 
-def _details(snapshot: Snapshot, wishes: Wishes) -> JSON:
-    """Return facts and tables on the selected element; None if it does not exist."""
-    name = wishes.get("name", "")
-    match wishes.get("kind"):
+def _details(snapshot: Snapshot, choices: Choices) -> JSON:
+    """Return facts and tables on the selected element; None if none is selected, or it does not exist."""
+    name = choices.get("name", "")
+    match choices.get("kind"):
         case "node":
             return next((_node_details(node, snapshot) for node in snapshot.nodes if node.name == name), None)
         case "link":
@@ -284,9 +283,9 @@ def _link_details(link: Link, snapshot: Snapshot) -> JSON:
         ("ends", f"{link.a} – {link.b}"),
         ("state", link.state),
         ("datapath", link.datapath),
-        ("declared", _both(link.forward.declared, link.backward.declared)),
-        ("injected", _both(link.forward.injected, link.backward.injected)),
-        ("other fates", _both(_other_fates(link.forward), _other_fates(link.backward))),
+        ("declared", _join_directions(link.forward.declared, link.backward.declared)),
+        ("injected", _join_directions(link.forward.injected, link.backward.injected)),
+        ("other fates", _join_directions(_other_fates(link.forward), _other_fates(link.backward))),
         ("tags", " ".join(f"@{tag}" for tag in link.tags)),
     ]
     return _element("link", link.name, facts, [_part_of_panel("Links", snapshot, link.name)])
@@ -317,11 +316,13 @@ def _part_of_panel(name: str, snapshot: Snapshot, *targets: str) -> JSON:
     }
 
 
-def _both(forward: str, backward: str) -> str:
+def _join_directions(forward: str, backward: str) -> str:
+    """Join the texts on both directions of a link; equal texts appear once."""
     if forward == backward:
         return forward
     return "; ".join(f"{arrow} {text}" for arrow, text in (("→", forward), ("←", backward)) if text)
 
 
 def _other_fates(direction: Direction) -> str:
+    """Format the fates other than a pass and a drop."""
     return ", ".join(f"{count:,} {name}" for name, count in direction.fates.items())

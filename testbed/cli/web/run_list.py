@@ -1,4 +1,4 @@
-"""Runs in a directory, with the progress of running ones, and their reports.
+"""Runs in a directory, with the progress of those that are running, and their reports.
 
 A run's folder is reread only until the run has ended.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from testbed.cli.consoles import in_words, printable
-from testbed.cli.screen.key_commands import outcome, own_command
+from testbed.cli.screen.key_commands import own_command, summarize
 from testbed.cli.web.page_parts import JSON
 from testbed.errors import TestbedError
 from testbed.kernel.processes import Identity
@@ -45,7 +45,7 @@ class RunList:
         return self._directory / name if name in self._ended or name in self._running else None
 
     def refresh(self) -> JSON:
-        """Read what has changed, and return the last runs, the latest first."""
+        """Read the folders of new and running runs, and return the runs, the latest first."""
         names = self._latest()
         self._remove_others(names)
         for name in names - self._ended.keys() - self._running.keys() - self._unreadable:
@@ -63,11 +63,11 @@ class RunList:
         return sorted(shown.values(), key=_start_time, reverse=True)
 
     def _latest(self) -> set[str]:
-        """Return the names of the most recently changed runs, at most `_MAX_SHOWN`; of a run in a series, "SERIES/RUN".
+        """Return the names of the most recently changed runs, at most `_MAX_SHOWN`; a run in a series is "SERIES/RUN".
 
-        Folders that changed before all of the runs found so far are not opened: a series changes when a run is added.
+        A folder that changed before all of these is not opened: a series changes whenever a run is added to it.
         """
-        latest: list[tuple[int, str]] = []  # a heap: the first one changed earliest
+        latest: list[tuple[int, str]] = []  # a heap of times and names, the earliest time first
         for changed, name in _subfolders(self._directory):
             if len(latest) == _MAX_SHOWN and changed < latest[0][0]:
                 break
@@ -92,7 +92,7 @@ class RunList:
 
 
 def _runs_of_series(directory: Path) -> Iterator[tuple[int, str]]:
-    """Return the most recently changed runs of a series, as `_subfolders`, at most `_MAX_SHOWN`."""
+    """Return the time of the last change and the name of a series' most recently changed runs, at most `_MAX_SHOWN`."""
     runs = ((changed, name) for changed, name in _subfolders(directory) if (directory / name / RUN).exists())
     return islice(runs, _MAX_SHOWN)
 
@@ -109,7 +109,7 @@ def _subfolders(directory: Path) -> list[tuple[int, str]]:
 
 
 class _Progress:
-    """Progress of a run until it has ended. name: of the run in the list."""
+    """Progress of a run until it has ended. name: name of the run in the list."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name = name
@@ -150,13 +150,13 @@ class _Progress:
         return f"{repetition}{rows:,} row{'s' if rows != 1 else ''}, {seconds}"
 
     def _fraction_done(self, run: RecordedRun) -> float | None:
-        """Return the fraction of the repetitions that are done; None for a single repetition."""
+        """Return the fraction of the repetitions that have ended; None for a single repetition."""
         repeat = int(run.parameters.get("repeat", 1))
         return max(0, self._repetition - 1) / repeat if repeat > 1 else None
 
 
 def _status_without_result(parameters: Mapping[str, Any]) -> str:
-    """Return "running" or "killed"; "unfinished" if this machine cannot determine it."""
+    """Return "running" or "killed"; "unfinished" if it cannot be determined here."""
     try:
         process = Identity.parse(str(parameters.get("process", "")))
     except ValueError:  # written by an older version
@@ -190,8 +190,8 @@ def _start_time(run: JSON) -> float:
 
 
 class ReportPages:
-    """Reports of runs, written to a temporary directory by `testbed report` when they are first opened; for a running run
-    every time."""
+    """Reports of runs, which `testbed report` writes to a temporary directory when they are first opened; that of a running
+    run is written anew each time."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -217,5 +217,5 @@ class ReportPages:
                 await process.wait()
                 raise
         if process.returncode:
-            raise TestbedError(outcome(output.decode(errors="replace"), failed=True))
+            raise TestbedError(summarize(output.decode(errors="replace"), failed=True))
         return page

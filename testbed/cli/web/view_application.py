@@ -1,7 +1,7 @@
-"""The view as an ASGI application: its files, its WebSocket, reports of runs.
+"""The view as an ASGI application: its files, its WebSocket, and reports of runs.
 
-A message to the page is an object of the changed parts; a message from the page is an `Order`. The cluster is sampled only
-while a page is open. A GET request changes nothing.
+A message to the page is an object with the changed parts by name; a message from the page is an `Order`. The cluster is
+sampled only while a page is open. A GET request changes nothing in the cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from testbed.cli.web.access_guard import AccessGuard
 from testbed.cli.web.command_forms import HERE, FormError, Offer, Value
 from testbed.cli.web.command_jobs import Jobs
-from testbed.cli.web.page_parts import Parts, Wishes, parts_of, wants_agents
+from testbed.cli.web.page_parts import Choices, Parts, needs_agents, parts_of
 from testbed.cli.web.run_list import ReportPages, RunList
 from testbed.errors import TestbedError
 from testbed.json_text import check, loads
@@ -37,10 +37,10 @@ _REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src 
 
 
 class Order(TypedDict, total=False):
-    """A message from the page. show: the viewer's new choices. command: to run, with the values of its form and a name
-    for its job. stop: number of the job to interrupt."""
+    """A message from the page. show: the viewer's new choices. command: command to run. values: its filled form. name:
+    identifier of its job. stop: number of the job to interrupt."""
 
-    show: Wishes
+    show: Choices
     command: str
     values: dict[str, str | bool | list[str]]
     name: str
@@ -55,9 +55,10 @@ class Sampler(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Viewer:
-    """An open page. snapshot: the snapshot that it shows. sent: the parts that were sent to it."""
+    """An open page. snapshot: the snapshot that it shows. sent: the parts that were sent to it. changed: set when there may
+    be changed parts to send."""
 
-    wishes: Wishes = field(default_factory=lambda: Wishes())
+    choices: Choices = field(default_factory=lambda: Choices())
     snapshot: Snapshot | Absent = field(default_factory=lambda: Absent(""))
     sent: Parts = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,7 +70,7 @@ class View:
     def __init__(
         self, sampler: Sampler, interval: float, runs: RunList, reports: ReportPages, offer: Offer = HERE
     ) -> None:
-        """interval: seconds between two samples. offer: offer of commands."""
+        """interval: seconds between two samples. offer: the commands that pages offer."""
         self._sampler = sampler
         self._interval = interval
         self._runs = runs
@@ -90,7 +91,7 @@ class View:
                 await asyncio.wait_for(self._sample_now.wait(), timeout)
             self._sample_now.clear()
             due = time.monotonic() + self._interval
-            agents = any(wants_agents(viewer.wishes) for viewer in self._viewers)
+            agents = any(needs_agents(viewer.choices) for viewer in self._viewers)
             self._snapshot = self._sampler.sample(agents=agents)
             self._common["runs"] = self._runs.refresh()
             self._notify()
@@ -111,7 +112,7 @@ class View:
                 self._execute(viewer, await websocket.receive_text())
         except WebSocketDisconnect:
             pass
-        except (ValueError, KeyError) as error:  # KeyError: not a text message
+        except (ValueError, KeyError) as error:  # KeyError: a binary message
             with contextlib.suppress(RuntimeError):  # closed meanwhile
                 await websocket.close(1008, str(error)[:100])
         finally:
@@ -120,14 +121,14 @@ class View:
             await asyncio.wait([sending])
 
     async def _send(self, websocket: WebSocket, viewer: _Viewer) -> None:
-        """Send a viewer the changed parts, no faster than it receives them."""
+        """Send a viewer the changed parts, until its page is closed. A slow page skips intermediate states."""
         while True:
             await viewer.changed.wait()
             viewer.changed.clear()
-            is_paused = viewer.wishes.get("paused", False)
+            is_paused = viewer.choices.get("paused", False)
             if not is_paused or isinstance(self._snapshot, Absent) or isinstance(viewer.snapshot, Absent):
                 viewer.snapshot = self._snapshot
-            parts = {**self._common, "jobs": self.jobs.to_json(), **parts_of(viewer.snapshot, viewer.wishes)}
+            parts = {**self._common, "jobs": self.jobs.to_json(), **parts_of(viewer.snapshot, viewer.choices)}
             changed_parts = {
                 name: part for name, part in parts.items() if name not in viewer.sent or viewer.sent[name] != part
             }
@@ -144,10 +145,10 @@ class View:
         order: Order = loads(text)
         check(order, Order)
         if "show" in order:
-            had_agents = wants_agents(viewer.wishes)
-            viewer.wishes = order["show"]
+            needed_agents = needs_agents(viewer.choices)
+            viewer.choices = order["show"]
             viewer.changed.set()
-            if wants_agents(viewer.wishes) and not had_agents:
+            if needs_agents(viewer.choices) and not needed_agents:
                 self._sample_now.set()
         if "command" in order:
             self._start(order["command"], dict(order.get("values", {})), order.get("name", ""))

@@ -1,4 +1,4 @@
-"""Server of the view: a socket on loopback, a token, and a clean end by Ctrl-C or a signal."""
+"""Server of the view: a loopback socket, a token in its address, and a clean end by Ctrl-C or a signal."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ _MAX_MESSAGE: Final = 1 << 16  # bytes of a message from the page
 def serve(
     sampler: Sampler, interval: float, port: int, runs: Path, started: Callable[[str], None], offer: Offer = HERE
 ) -> None:
-    """Serve the view until Ctrl-C. Another signal is raised again at the end. port: 0 for any free port. runs: directory
-    of runs. started: called with the address. offer: offer of commands. Raises ConflictError, PermissionDeniedError."""
+    """Serve the view until Ctrl-C. A signal other than SIGINT is raised again at the end.
+
+    interval: seconds between two samples. port: 0 for any free port. runs: directory of runs. started: called with the
+    address. offer: the commands that pages offer. Raises ConflictError, PermissionDeniedError.
+    """
     with (
         _listening(port) as listener,
         temporary_directory("web") as reports,
@@ -42,7 +45,7 @@ def serve(
 
 
 async def _serve(view: View, listener: socket.socket, started: Callable[[str], None]) -> int:
-    """Serve until a signal; return it."""
+    """Serve until a signal; return its number, 0 if the server has ended by itself."""
     token, port = secrets.token_urlsafe(16), listener.getsockname()[1]
     server = _Server(
         uvicorn.Config(
@@ -71,7 +74,7 @@ async def _serve(view: View, listener: socket.socket, started: Callable[[str], N
 
 
 class _Server(uvicorn.Server):
-    """A server that leaves signals to the command."""
+    """A server that does not handle signals; `_ended_by_signals` does."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -88,9 +91,8 @@ def _ended_by_signals(server: uvicorn.Server) -> Iterator[list[int]]:
         server.should_exit = True
 
     saved_handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    handled = [
-        number for number in _SIGNALS if saved_handlers[number] is not signal.SIG_IGN
-    ]  # SIGHUP is ignored under nohup
+    # SIGHUP is ignored under nohup.
+    handled = [number for number in _SIGNALS if saved_handlers[number] is not signal.SIG_IGN]
     loop = asyncio.get_running_loop()
     for number in handled:
         loop.add_signal_handler(number, end, number)
@@ -114,6 +116,6 @@ def _listening(port: int) -> Iterator[socket.socket]:
             if error.errno == errno.EADDRINUSE:
                 raise ConflictError(f"port {port} of {_ADDRESS} is in use: --port 0 takes a free one") from error
             if error.errno == errno.EACCES:
-                raise PermissionDeniedError(f"port {port} is for root: --port 0 takes a free one") from error
+                raise PermissionDeniedError(f"only root may use port {port}: --port 0 takes a free one") from error
             raise
         yield listener

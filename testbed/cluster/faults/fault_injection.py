@@ -27,7 +27,7 @@ from testbed.kernel.processes import Identity
 from testbed.lazy_dataclass import dataclass
 from testbed.runtime import event_log
 from testbed.spec import units
-from testbed.spec.contradictions import NEEDS_RATE, OF_THE_RATE
+from testbed.spec.contradictions import NEEDS_RATE, RATE_KEYS
 from testbed.spec.layout import Layout
 from testbed.spec.losses import format_gemodel
 from testbed.spec.selection import SELECTOR, expand_tags, node_of
@@ -103,7 +103,7 @@ def _check_rate(
     layout: Layout, injected: Sequence[Injection], directions: Sequence[DirectionKey], keys: Mapping[str, object]
 ) -> None:
     """Raise DescriptionError for keys that need a rate if none of the directions has one."""
-    dependent = [key for key in OF_THE_RATE if keys.get(key)]
+    dependent = [key for key in RATE_KEYS if keys.get(key)]
     if not dependent or "rate" in keys or "rate_trace" in keys:
         return
     links = {link.name: link for link in layout.links}

@@ -84,7 +84,7 @@ def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
         ({"as_json": True}, "no parameter 'as_json'"),
         ({"secret": "x"}, "no parameter 'secret'"),
         ({"no such": "x"}, "no parameter 'no such'"),
-        ({"target": ["a", "b"]}, "takes a text"),
+        ({"target": ["a", "b"]}, "takes text"),
         ({"hard": True}, "--hard takes a value"),
         ({"others": "'a"}, "No closing quotation"),
     ],

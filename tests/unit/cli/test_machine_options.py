@@ -156,5 +156,5 @@ def test_the_links_of_a_cluster_that_a_run_brings_up_have_the_runs_seed(
 
     (tmp_path / "pair.toml").write_text('name = "pair"\nseed = 5\ngenerate = { shape = "star", nodes = 2 }\n')
     monkeypatch.setattr(spread, "brought_up", bring_up)
-    with machine_run_commands._spread(cast(Any, {}), str(tmp_path / "pair.toml"), seed):
+    with machine_run_commands._cluster_up(cast(Any, {}), str(tmp_path / "pair.toml"), seed):
         assert [layout.seed for layout in layouts] == [seed_of_links]

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from testbed.cli.screen.panels import PANELS
-from testbed.cli.web.page_parts import Wishes, parts_of, wants_agents
+from testbed.cli.web.page_parts import Choices, needs_agents, parts_of
 from testbed.observe.live.snapshot import Absent, Link, Program, Snapshot, Switch
 from tests.unit.cli.snapshots import star, two_nodes
 
 LOSSY = "n2:eth0--s1:2"
 
 
-def parts(snapshot: Snapshot | Absent, **wishes: Any) -> dict[str, Any]:
+def parts(snapshot: Snapshot | Absent, **choices: Any) -> dict[str, Any]:
     """Return the parts as the page reads them."""
-    document: dict[str, Any] = json.loads(json.dumps(parts_of(snapshot, Wishes(**wishes))))
+    document: dict[str, Any] = json.loads(json.dumps(parts_of(snapshot, Choices(**choices))))
     return document
 
 
@@ -136,6 +136,6 @@ def test_control_characters_of_a_programs_name_are_escaped() -> None:
 
 
 def test_agents_are_queried_only_where_their_counters_are_shown() -> None:
-    assert wants_agents({"panel": "NICs"})
-    assert wants_agents({"panel": "Nodes", "kind": "node", "name": "n1"})
-    assert not wants_agents({"panel": "Nodes", "kind": "link", "name": LOSSY})
+    assert needs_agents({"panel": "NICs"})
+    assert needs_agents({"panel": "Nodes", "kind": "node", "name": "n1"})
+    assert not needs_agents({"panel": "Nodes", "kind": "link", "name": LOSSY})

@@ -52,9 +52,9 @@ def test_input_is_decoded_to_keys(data: bytes, keys: list[str]) -> None:
 def test_an_escape_byte_is_a_key_if_no_sequence_follows() -> None:
     keys = Keys()
     assert keys.feed(b"\x1b") == []
-    assert keys.waits
+    assert keys.is_incomplete
     assert keys.feed(b"") == ["escape"]
-    assert not keys.waits
+    assert not keys.is_incomplete
 
 
 @given(st.lists(st.sampled_from([b"\x1b[A", b"\x1bOB", b"\x1b[6~", b"q", "ä".encode(), b"\t"])), st.data())
@@ -72,7 +72,7 @@ def test_unknown_input_is_ignored(data: bytes) -> None:
     keys = Keys()
     for key in [*keys.feed(data), *keys.feed(b"")]:
         press(View(), key, two_nodes())
-    assert not keys.waits
+    assert not keys.is_incomplete
 
 
 # Navigation

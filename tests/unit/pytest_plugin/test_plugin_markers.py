@@ -64,7 +64,7 @@ def test_a_file_is_found_in_the_tests_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("decorator", "error", "message"),
     [
-        (cluster(), MarkerError, "does not say which cluster"),
+        (cluster(), MarkerError, "names no cluster"),
         (cluster("star-4", "star-5"), MarkerError, "takes one cluster"),
         (cluster(4), MarkerError, "found 4, expected a topology's name"),
         (cluster("sta-4"), NotFoundError, "did you mean 'star-4'"),

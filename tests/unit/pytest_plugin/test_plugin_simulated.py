@@ -338,7 +338,7 @@ def test_none(cluster): ...
     result = suite.runpytest("--testbed-mode=sim", "--tb=short")
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(
-        ["*did you mean 'loss'?", '*does not say which cluster: @pytest.mark.cluster("star-4")']
+        ["*did you mean 'loss'?", '*names no cluster: add a marker such as @pytest.mark.cluster("star-4")']
     )
     result.stdout.no_fnmatch_line("*Traceback*")
     suite.makepyfile('import pytest\n@pytest.mark.cluster("star-2", mode="real")\ndef test_mode(cluster): ...\n')

@@ -1,10 +1,10 @@
-// Elements of the page and of its pictures. Text is only ever set as text: what nodes and events contain is no markup.
+// Elements of the page and of its picture. All texts are set as text, never as markup: they may come from programs.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export const byId = (id) => document.getElementById(id);
 
-/** Create an HTML element: properties as in the DOM, then children, elements or text. */
+/** Create an HTML element. properties: DOM properties or attributes. children: elements or text. */
 export function html(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -15,7 +15,7 @@ export function html(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Create an SVG element with attributes, then children, elements or text. */
+/** Create an SVG element. children: elements or text. */
 export function svg(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
@@ -23,24 +23,25 @@ export function svg(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Set an attribute or text if it differs: what stays as it is need not be drawn again. */
+/** Set an attribute if it differs: an unchanged element is not drawn again. */
 export function setAttribute(element, name, value) {
   const text = String(value);
   if (element.getAttribute(name) !== text) element.setAttribute(name, text);
 }
 
+/** Set the text of an element if it differs. */
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Make a list's items those of `rows`: items are kept by key, changed in place, added and removed. Rows may have the same key. */
+/** Update the items of a list to `rows`: items are matched by key, changed in place, added and removed. Keys may repeat. */
 export function keepItems(list, rows, keyOf, create, update) {
   const present = new Map([...list.children].map((item) => [item.dataset.key, item]));
-  const times = new Map();
+  const counts = new Map(); // of rows with a key
   rows.forEach((row, index) => {
     const name = String(keyOf(row));
-    const before = times.get(name) ?? 0;
-    times.set(name, before + 1);
+    const before = counts.get(name) ?? 0;
+    counts.set(name, before + 1);
     const key = before ? `${name} (${before})` : name;
     let item = present.get(key);
     present.delete(key);

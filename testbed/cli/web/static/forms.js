@@ -1,9 +1,9 @@
-// Forms of commands, made of the options that the commands declare.
+// Forms of commands. The server derives them from the options of the commands.
 
 import { byId, html, setText } from "./elements.js";
 
-/** Words of the shell, as far as a reader needs them. */
-const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
+/** Quote a word for the shell if it needs quotes. */
+const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`);
 
 export class Forms {
   /** run: called with a command's name, the values of its form, and a name for its job. */
@@ -11,7 +11,7 @@ export class Forms {
     this.run = run;
     this.forms = {};
     this.dialog = byId("form");
-    this.pending = ""; // name of the job of the last form that was sent, until it has ended
+    this.pending = ""; // name of the last sent form's job, until the job has ended
     this.started = 0;
   }
 
@@ -51,10 +51,10 @@ export class Forms {
     (empty ?? element.elements[0])?.focus();
   }
 
-  /** Show how the command that a form has started went. The form closes when it has succeeded, or goes on for long; it opens
-   * again if such a command fails. */
-  jobs(jobs) {
-    const job = this.pending && jobs.find((found) => found.name === this.pending);
+  /** Show the state of the command that the form has started. The form closes when the command has succeeded, or runs until
+   * it is stopped; it opens again if such a command fails. */
+  showJob(jobs) {
+    const job = this.pending && jobs.find((candidate) => candidate.name === this.pending);
     if (!job) return;
     if (job.state === "failed") {
       this.pending = "";
@@ -106,7 +106,7 @@ export class Forms {
     return values;
   }
 
-  /** Show the command as it would be typed. */
+  /** Show the command line of the filled form. */
   #show() {
     const words = [];
     const values = this.#values();
@@ -115,7 +115,7 @@ export class Forms {
       if (!value || value.length === 0) continue;
       if (field.operand) words.push(value);
       else if (field.kind === "flag") words.push(field.label);
-      else for (const text of [value].flat()) words.push(`${field.label} ${quoted(text)}`);
+      else for (const text of [value].flat()) words.push(`${field.label} ${quote(text)}`);
     }
     setText(this.preview, [this.words, ...words].join(" "));
   }

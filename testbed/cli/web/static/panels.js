@@ -2,7 +2,7 @@
 
 import { byId, html, keepItems, setAttribute, setText } from "./elements.js";
 
-/** Totals of the cluster, and its warning. */
+/** Show the totals of the cluster. */
 export function showHead(head) {
   document.title = `${head.cluster} – testbed`;
   setText(byId("cluster"), head.cluster);
@@ -24,7 +24,7 @@ export function showHead(head) {
   );
 }
 
-/** A table: columns with titles, rows with cells. Rows are kept by key; `pick` is called with a row's target. */
+/** Show a table. pick: called with the target of a clicked row. selected: target of the selected rows. */
 export function showTable(place, table, pick, selected = "") {
   let element = place.querySelector(":scope > table");
   const titles = JSON.stringify(table.columns);
@@ -55,7 +55,7 @@ export function showTable(place, table, pick, selected = "") {
   );
 }
 
-/** The selected element: facts, tables, and buttons for its commands. */
+/** Show the selected element: facts, tables, and buttons for its commands. */
 export function showDetails(details, actions) {
   const place = byId("details");
   if (!details) {
@@ -82,13 +82,13 @@ export function showDetails(details, actions) {
     (item, [, text]) => setText(item.lastChild, text),
   );
   for (const table of details.tables) {
-    const part = [...place.querySelectorAll("[data-table]")].find((found) => found.dataset.table === table.name);
+    const part = [...place.querySelectorAll("[data-table]")].find((child) => child.dataset.table === table.name);
     part.hidden = !table.rows.length;
     if (table.rows.length) showTable(part, table);
   }
 }
 
-/** Whether something is injected on the selected element. */
+/** Enable the button that heals the selected element. isInjected: whether a fault is injected on it. */
 export function allowHeal(isInjected) {
   const button = byId("details").querySelector("[data-action=heal]");
   if (button) button.disabled = !isInjected;
@@ -129,7 +129,7 @@ export function showEvents(events) {
   );
 }
 
-/** Commands that were started here, with the output of captures. */
+/** Show the commands that were started here, with the output of captures. */
 export function showJobs(jobs, stop) {
   byId("jobs-section").hidden = !jobs.length;
   keepItems(
@@ -152,7 +152,7 @@ export function showJobs(jobs, stop) {
   );
 }
 
-/** Runs with their progress; each opens as its report. */
+/** Show the runs with their progress, and a link to the report of each. */
 export function showRuns(place, runs) {
   let list = place.querySelector(":scope > ul.runs");
   if (!list) {

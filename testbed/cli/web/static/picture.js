@@ -1,23 +1,24 @@
-// The picture of the cluster: links by load, drops and faults, nodes by CPU and programs. Positions are the server's.
+// The picture of the cluster: links with load, drops and faults, nodes with CPU and programs. The server sends the positions.
 
 import { setAttribute, setText, svg } from "./elements.js";
 
-const MARGIN = 40; // around the outermost centres
+const MARGIN = 40; // around the centres of the outermost elements
 const MAX_SCALE = 1.6;
 const MAX_ZOOM = 40;
-const READABLE = 0.75; // scale
-const CROWD = 40; // links beyond which they are drawn thinner
-const MAX_WORDS = 16; // impaired links up to which their impairments are written beside them
-const WORDS_WIDTH = 17; // letters in a line
+const READABLE = 0.75; // minimum scale at which names can be read
+const CROWD = 40; // more links than this are drawn thinner
+const MAX_WORDS = 16; // if more links than this are impaired, their impairments are not written beside them
+const WORDS_WIDTH = 17; // characters in a line
 const WORDS_LINES = 3;
-const WORDS_ROOM = 52; // below a row of nodes
+const WORDS_ROOM = 52; // height of the words below a row of nodes
 
-/** Width of a line that carries so many bit/s: a decade is a step. */
+/** Width of a line by its load: each decade of bit/s adds a step. */
 const widthOf = (bits) => (bits < 1 ? 1.4 : Math.min(9, 1.6 + 1.15 * Math.log10(1 + bits / 1000)));
+/** Colour level of a line by its load, 0 to 5. */
 const levelOf = (bits) => (bits < 1 ? 0 : Math.min(5, Math.max(1, Math.floor(Math.log10(bits)) - 2)));
 
 export class Picture {
-  /** onSelect: called with kind and name of the element that was clicked; onOpen: of the one clicked twice. */
+  /** onSelect: called with kind and name of a clicked element. onOpen: the same for a double click. */
   constructor(root, onSelect, onOpen) {
     this.root = root;
     this.elements = new Map(); // "kind name" -> {kind, name, x, y, group}
@@ -39,7 +40,7 @@ export class Picture {
     this.#panByPointer();
   }
 
-  /** Draw everything anew. */
+  /** Draw the picture from new positions. */
   draw(picture) {
     this.picture = picture;
     this.elements.clear();
@@ -72,11 +73,12 @@ export class Picture {
     this.select(...(this.selection() ?? ["", ""]));
   }
 
-  /** Show the state of nodes and links, in the order of the picture's. */
+  /** Show the states of the nodes, which are in the order of the picture. */
   updateNodes(states) {
     this.nodes.forEach((node, index) => states[index] && updateNode(node, states[index]));
   }
 
+  /** Show the states of the links, which are in the order of the picture. */
   updateLinks(states) {
     const impaired = states.filter((state) => isImpaired(state)).length;
     this.links.forEach((link, index) => states[index] && updateLink(link, states[index], impaired <= MAX_WORDS));
@@ -90,7 +92,7 @@ export class Picture {
     if (element) this.#show(element);
   }
 
-  /** Kind and name of what is selected, if it exists. */
+  /** Kind and name of the selected element, if it exists. */
   selection() {
     const element = this.elements.get(this.selected);
     return element && [element.kind, element.name];
@@ -140,7 +142,7 @@ export class Picture {
     setAttribute(this.root, "viewBox", [x - across / 2, y - down / 2, across, down].map((n) => n.toFixed(1)).join(" "));
   }
 
-  /** Bring an element that was looked for to the middle, so large that its name can be read. */
+  /** Enlarge the picture until names can be read, with an element in the middle. */
   show(kind, name) {
     const element = this.elements.get(`${kind} ${name}`);
     if (!element || this.#scale() >= READABLE) return;
@@ -152,7 +154,7 @@ export class Picture {
     return this.root.getScreenCTM().a;
   }
 
-  /** Move an element that is outside the view into it. */
+  /** In an enlarged picture, move an element to the middle of the view. */
   #show({ x, y }) {
     if (this.zoom <= 1) return;
     this.centre = [x, y];
@@ -196,11 +198,11 @@ function drawLink(name, a, b, via) {
   const [first, second] = [mean(a, control), mean(control, b)];
   const middle = mean(first, second);
   const curve = (p, q, r) => `M${p}Q${q} ${r}`;
-  const whole = curve(a, control, b);
+  const fullCurve = curve(a, control, b);
   const link = {
     middle,
     tooltip: svg("title"),
-    casing: svg("path", { class: "casing", d: whole }),
+    casing: svg("path", { class: "casing", d: fullCurve }),
     forward: svg("path", { class: "half", d: curve(a, first, middle) }),
     backward: svg("path", { class: "half", d: curve(b, second, middle) }),
     mark: svg("g", { class: "mark", transform: `translate(${middle})` }),
@@ -210,7 +212,7 @@ function drawLink(name, a, b, via) {
   link.cross = svg("path", { class: "cross", d: "M-5 -5l10 10m0-10l-10 10", visibility: "hidden" });
   link.dot = svg("circle", { class: "dot", r: 4, visibility: "hidden" });
   link.mark.append(link.dot, link.cross);
-  const hit = svg("path", { class: "hit", d: whole });
+  const hit = svg("path", { class: "hit", d: fullCurve });
   link.group = svg(
     "g",
     { class: "link", "data-kind": "link", "data-name": name },
@@ -221,42 +223,42 @@ function drawLink(name, a, b, via) {
 }
 
 const isImpaired = (link) =>
-  [link.forward, link.backward].some((way) => way.injected || way.declared || way.drops) || link.state !== "up";
+  [link.forward, link.backward].some((direction) => direction.injected || direction.declared || direction.drops) || link.state !== "up";
 
 function updateLink(link, state, withWords) {
   const key = JSON.stringify([state, withWords]);
   if (key === link.state) return;
   link.state = key;
   const down = state.state !== "up";
-  for (const [path, way] of [[link.forward, state.forward], [link.backward, state.backward]]) {
-    const classes = ["half", `l${levelOf(way.bits)}`, ...(way.drops ? ["dropping"] : []), ...(down ? ["down"] : [])];
+  for (const [path, direction] of [[link.forward, state.forward], [link.backward, state.backward]]) {
+    const classes = ["half", `l${levelOf(direction.bits)}`, ...(direction.drops ? ["dropping"] : []), ...(down ? ["down"] : [])];
     setAttribute(path, "class", classes.join(" "));
-    setAttribute(path, "stroke-width", down ? 1.6 : widthOf(way.bits).toFixed(1));
+    setAttribute(path, "stroke-width", down ? 1.6 : widthOf(direction.bits).toFixed(1));
   }
-  const ways = [state.forward, state.backward];
-  const injected = ways.some((way) => way.injected);
-  const declared = ways.some((way) => way.declared);
-  const dropping = ways.some((way) => way.drops);
+  const directions = [state.forward, state.backward];
+  const injected = directions.some((direction) => direction.injected);
+  const declared = directions.some((direction) => direction.declared);
+  const dropping = directions.some((direction) => direction.drops);
   setAttribute(link.casing, "class", `casing${declared ? " declared" : ""}${injected ? " injected" : ""}`);
   setAttribute(link.cross, "visibility", down ? "visible" : "hidden");
   setAttribute(link.dot, "visibility", !withWords && !down && (injected || dropping) ? "visible" : "hidden");
   setAttribute(link.dot, "class", `dot${dropping ? " dropping" : ""}`);
   writeWords(link, withWords ? wordsOf(state) : [], down);
-  const lines = ways.map((way, index) => {
-    const parts = [way.load, way.drops && `${way.drops} drops/s`, way.injected && `injected ${way.injected}`];
-    parts.push(way.declared && `declared ${way.declared}`);
+  const lines = directions.map((direction, index) => {
+    const parts = [direction.load, direction.drops && `${direction.drops} drops/s`, direction.injected && `injected ${direction.injected}`];
+    parts.push(direction.declared && `declared ${direction.declared}`);
     return `${"→←"[index]} ${parts.filter(Boolean).join(", ")}`;
   });
   setText(link.tooltip, [`${link.name} ${state.state}, ${state.datapath}`, ...lines].join("\n"));
 }
 
-/** Impairments in force and drops, as [class, text]. */
+/** Impairments in force and drops of a link, as pairs of class and text. */
 function wordsOf({ forward, backward }) {
   const words = [];
   for (const what of ["declared", "injected", "drops"]) {
-    const [there, back] = [forward[what], backward[what]].map((text) => (text && what === "drops" ? `${text} drops/s` : text));
-    if (what !== "drops" && there === back) words.push([what, there]);
-    else words.push([what, there && `→ ${there}`], [what, back && `← ${back}`]);
+    const [out, back] = [forward[what], backward[what]].map((text) => (text && what === "drops" ? `${text} drops/s` : text));
+    if (what !== "drops" && out === back) words.push([what, out]);
+    else words.push([what, out && `→ ${out}`], [what, back && `← ${back}`]);
   }
   return words.filter(([, text]) => text);
 }
@@ -267,13 +269,13 @@ function writeWords(link, words, down) {
   if (link.written === key) return;
   link.written = key;
   const [x, y] = link.below || link.middle;
-  const first = link.below ? y : down ? y + 20 : y - 6 * (lines.length - 1) + 4; // a cross is in the middle
+  const first = link.below ? y : down ? y + 20 : y - 6 * (lines.length - 1) + 4; // the cross of a link that is down is in the middle
   link.words.replaceChildren(
     ...lines.map(([kind, line], index) => svg("tspan", { class: kind, x, y: (first + 12 * index).toFixed(1) }, line)),
   );
 }
 
-/** Break a text into lines of at most so many letters where words end; a long word is cut. */
+/** Break a text between words into lines of about `width` characters, at most WORDS_LINES; long words are cut. */
 export function wrap(text, width) {
   const lines = [""];
   for (const word of text.split(" ")) {
@@ -297,6 +299,7 @@ function drawSwitch(name, x, y, kind, [width, height]) {
   return group;
 }
 
+/** Cut a name to a width in the picture. */
 const short = (name, room) => (name.length * 6.6 <= room ? name : `${name.slice(0, Math.floor(room / 6.6) - 1)}…`);
 
 function drawNode(name, x, y, [width, height]) {

@@ -1,4 +1,4 @@
-// The view: a WebSocket that brings the parts of the page that have changed, and takes what the viewer looks at and does.
+// The view. A WebSocket receives the changed parts of the page, and sends the viewer's choices and commands.
 
 import { byId, html, setAttribute, setText } from "./elements.js";
 import { Forms } from "./forms.js";
@@ -8,15 +8,15 @@ import { Picture } from "./picture.js";
 const TABS = ["Nodes", "Links", "NICs", "Faults", "Events", "Runs"];
 const KIND_OF_TAB = { Nodes: "node", NICs: "node", Links: "link" };
 const THEMES = ["Auto", "Light", "Dark"];
-const RETRY = 1000; // ms until the next attempt to connect
+const RETRY_DELAY = 1000; // ms until the next attempt to connect
 
-const wishes = { panel: "Nodes", sort: 0, reverse: false, kind: "", name: "", paused: false };
+const choices = { panel: "Nodes", sort: 0, reverse: false, kind: "", name: "", paused: false };
 let parts = {};
 let socket = null;
 
 const send = (message) => socket?.readyState === WebSocket.OPEN && socket.send(JSON.stringify(message));
 const run = (command, values, name = "") => send({ command, values, name });
-const ask = () => send({ show: wishes });
+const sendChoices = () => send({ show: choices });
 
 const picture = new Picture(byId("topology"), select, (kind, name) => {
   select(kind, name);
@@ -24,7 +24,7 @@ const picture = new Picture(byId("topology"), select, (kind, name) => {
 });
 const forms = new Forms(run);
 
-const target = () => (["node", "link"].includes(wishes.kind) ? wishes.name : "");
+const target = () => (["node", "link"].includes(choices.kind) ? choices.name : "");
 const faultsOn = (links) => (parts.faults ?? []).filter((fault) => fault.links.some((name) => links.has(name))).map((fault) => fault.number);
 const link = (action) => target() && run("link", { target: target(), action });
 const heal = (numbers) => numbers?.length && run("heal", { [forms.forms.heal.parameters[0].name]: numbers.join(" ") });
@@ -32,12 +32,12 @@ const actions = {
   inject: () => target() && forms.open("inject", { target: target() }),
   cut: () => target() && forms.open("link", { target: target(), action: "down" }),
   plug: () => link("up"),
-  heal: () => heal(faultsOn(picture.linksOf(wishes.kind, wishes.name))),
+  heal: () => heal(faultsOn(picture.linksOf(choices.kind, choices.name))),
   capture: () => target() && forms.open("capture", { target: target() }),
   load: () => forms.open("load", { nodes: target() }),
 };
 
-// What comes
+// Messages from the server
 
 function connect() {
   const address = new URL("socket", location.href);
@@ -45,55 +45,55 @@ function connect() {
   socket = new WebSocket(address);
   socket.addEventListener("open", () => {
     parts = {};
-    ask();
+    sendChoices();
   });
   socket.addEventListener("message", (event) => {
-    const fresh = JSON.parse(event.data);
-    Object.assign(parts, fresh);
-    show(fresh);
+    const changed = JSON.parse(event.data);
+    Object.assign(parts, changed);
+    show(changed);
   });
   socket.addEventListener("close", (event) => {
-    notice(event.code === 1008 ? `The view refused a message: ${event.reason}` : "The view has ended, or is out of reach. Start it again with: testbed top --web", true);
-    setTimeout(connect, RETRY);
+    notice(event.code === 1008 ? `The server rejected a message: ${event.reason}` : "The connection to the view is lost. To start the view again: testbed top --web", true);
+    setTimeout(connect, RETRY_DELAY);
   });
 }
 
-function show(fresh) {
-  if (fresh.forms) forms.forms = fresh.forms;
-  if (fresh.jobs) {
-    showJobs(fresh.jobs, (number) => send({ stop: number }));
-    forms.jobs(fresh.jobs);
+function show(changed) {
+  if (changed.forms) forms.forms = changed.forms;
+  if (changed.jobs) {
+    showJobs(changed.jobs, (number) => send({ stop: number }));
+    forms.showJob(changed.jobs);
   }
-  if (fresh.runs && wishes.panel === "Runs") showRuns(byId("panel"), fresh.runs);
-  if ("absent" in fresh || fresh.head) {
+  if (changed.runs && choices.panel === "Runs") showRuns(byId("panel"), changed.runs);
+  if ("absent" in changed || changed.head) {
     document.body.classList.toggle("absent", Boolean(parts.absent));
     notice(parts.absent || parts.head?.warning || "", Boolean(parts.absent));
   }
   if (parts.absent) return;
-  if (fresh.picture && fresh.picture !== picture.picture) {
-    picture.draw(fresh.picture);
-    picture.select(wishes.kind, wishes.name);
-    const names = [...fresh.picture.nodes, ...fresh.picture.switches, ...fresh.picture.links].map(([name]) => name);
+  if (changed.picture && changed.picture !== picture.picture) {
+    picture.draw(changed.picture);
+    picture.select(choices.kind, choices.name);
+    const names = [...changed.picture.nodes, ...changed.picture.switches, ...changed.picture.links].map(([name]) => name);
     byId("names").replaceChildren(...[...names, "all"].map((name) => html("option", { value: name })));
   }
-  if (fresh.head) showHead(fresh.head);
-  if (fresh.nodes || fresh.picture) picture.updateNodes(parts.nodes);
-  if (fresh.links || fresh.picture) picture.updateLinks(parts.links);
-  if (fresh.faults) showFaults(fresh.faults, heal);
-  if (fresh.events) showEvents(fresh.events);
-  if ("details" in fresh) showDetails(fresh.details, actions);
-  if (fresh.faults || "details" in fresh) allowHeal(faultsOn(picture.linksOf(wishes.kind, wishes.name)).length > 0);
-  if (fresh.panel) showPanel();
+  if (changed.head) showHead(changed.head);
+  if (changed.nodes || changed.picture) picture.updateNodes(parts.nodes);
+  if (changed.links || changed.picture) picture.updateLinks(parts.links);
+  if (changed.faults) showFaults(changed.faults, heal);
+  if (changed.events) showEvents(changed.events);
+  if ("details" in changed) showDetails(changed.details, actions);
+  if (changed.faults || "details" in changed) allowHeal(faultsOn(picture.linksOf(choices.kind, choices.name)).length > 0);
+  if (changed.panel) showPanel();
 }
 
 function showPanel() {
   const table = parts.panel;
-  if (!table || table.name !== wishes.panel) return;
+  if (!table || table.name !== choices.panel) return;
   const place = byId("panel");
   if (table.rows.length) {
-    showTable(place, table, (name) => name && select(KIND_OF_TAB[wishes.panel] ?? "", name), wishes.name);
+    showTable(place, table, (name) => name && select(KIND_OF_TAB[choices.panel] ?? "", name), choices.name);
   } else place.replaceChildren(html("p", { className: "muted" }, table.none));
-  setText(byId("sorting"), [table.sort && `by ${table.sort}`, wishes.reverse && "reversed"].filter(Boolean).join(", "));
+  setText(byId("sorting"), [table.sort && `by ${table.sort}`, choices.reverse && "reversed"].filter(Boolean).join(", "));
   byId("sort").hidden = !table.sorts.length;
 }
 
@@ -104,19 +104,19 @@ function notice(text, isAlarm) {
   setAttribute(element, "class", isAlarm ? "alarm" : "changed");
 }
 
-// What the viewer does
+// Actions of the viewer
 
 function select(kind, name) {
   if (!kind) name = "";
-  Object.assign(wishes, { kind, name });
+  Object.assign(choices, { kind, name });
   picture.select(kind, name);
   if (!kind) showDetails(null, actions);
   showPanel();
-  ask();
+  sendChoices();
 }
 
 function openTab(name) {
-  Object.assign(wishes, { panel: name, sort: 0, reverse: false });
+  Object.assign(choices, { panel: name, sort: 0, reverse: false });
   for (const tab of byId("tabs").querySelectorAll("[role=tab]")) {
     const isOpen = tab.textContent === name;
     setAttribute(tab, "aria-selected", isOpen);
@@ -126,22 +126,22 @@ function openTab(name) {
   setText(byId("sorting"), "");
   byId("sort").hidden = true;
   if (name === "Runs") showRuns(byId("panel"), parts.runs ?? []);
-  showPanel(); // the server sends only what differs from what it has sent
-  ask();
+  showPanel(); // the server does not send unchanged parts again
+  sendChoices();
 }
 
 function sort(reverse) {
   const orders = (parts.panel?.sorts.length ?? 0) + 1;
-  if (reverse) wishes.reverse = !wishes.reverse;
-  else wishes.sort = (wishes.sort + 1) % orders;
-  ask();
+  if (reverse) choices.reverse = !choices.reverse;
+  else choices.sort = (choices.sort + 1) % orders;
+  sendChoices();
 }
 
 function pause() {
-  wishes.paused = !wishes.paused;
-  setAttribute(byId("pause"), "aria-pressed", wishes.paused);
-  setText(byId("pause"), wishes.paused ? "Paused" : "Pause");
-  ask();
+  choices.paused = !choices.paused;
+  setAttribute(byId("pause"), "aria-pressed", choices.paused);
+  setText(byId("pause"), choices.paused ? "Paused" : "Pause");
+  sendChoices();
 }
 
 function setTheme(name) {
@@ -158,8 +158,8 @@ function step(by) {
   const at = rows.findIndex((row) => row.classList.contains("selected"));
   const targets = [...new Set(rows.map((row) => row.dataset.target))];
   const name = targets[Math.max(0, Math.min(targets.length - 1, targets.indexOf(rows[at]?.dataset.target) + by))];
-  if (!name || !KIND_OF_TAB[wishes.panel]) return;
-  select(KIND_OF_TAB[wishes.panel], name);
+  if (!name || !KIND_OF_TAB[choices.panel]) return;
+  select(KIND_OF_TAB[choices.panel], name);
   rows.find((row) => row.dataset.target === name)?.scrollIntoView({ block: "nearest" });
 }
 
@@ -173,14 +173,14 @@ function move(dx, dy) {
 }
 
 function find(name) {
-  const found = ["node", "switch", "link"].find((kind) => picture.elements.has(`${kind} ${name}`));
-  setAttribute(byId("find"), "aria-invalid", Boolean(name) && !found);
-  if (!found) {
+  const kind = ["node", "switch", "link"].find((candidate) => picture.elements.has(`${candidate} ${name}`));
+  setAttribute(byId("find"), "aria-invalid", Boolean(name) && !kind);
+  if (!kind) {
     if (name) setText(byId("selection"), `no element is named ${name}`);
     return;
   }
-  select(found, name);
-  picture.show(found, name);
+  select(kind, name);
+  picture.show(kind, name);
   byId("find").value = "";
   byId("topology").focus();
 }
@@ -196,17 +196,17 @@ const KEYS = {
 };
 
 addEventListener("keydown", (event) => {
-  const { target: at, key } = event;
+  const { target: element, key } = event;
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  if (at.closest("input, textarea, select")) {
-    if (key === "Escape") at.blur();
-    if (key === "Enter" && at === byId("find")) find(at.value.trim());
+  if (element.closest("input, textarea, select")) {
+    if (key === "Escape") element.blur();
+    if (key === "Enter" && element === byId("find")) find(element.value.trim());
     return;
   }
-  if (key === "Enter" && at !== byId("topology")) return; // of a button or a link
-  if (at.getAttribute("role") === "tab" && key.startsWith("Arrow")) {
+  if (key === "Enter" && element !== byId("topology")) return; // it activates a button or a link
+  if (element.getAttribute("role") === "tab" && key.startsWith("Arrow")) {
     const by = key === "ArrowRight" ? 1 : key === "ArrowLeft" ? -1 : 0;
-    openTab(TABS[(TABS.indexOf(wishes.panel) + by + TABS.length) % TABS.length]);
+    openTab(TABS[(TABS.indexOf(choices.panel) + by + TABS.length) % TABS.length]);
     byId("tabs").querySelector("[aria-selected=true]").focus();
     event.preventDefault();
     return;
