@@ -1,8 +1,8 @@
 """Counters of a NIC: those that the rows of the state tables (`states`) increment, and `STATELESS`.
 
 Names with `send_`, `recv_`, `shared_`, `drop_`, `pull_` and `_eventq_` are Open-MX's (`OMX_COUNTER_...` in `omx_io.h`),
-where both count the same events. `recv_messages` and `send_connect` are sums of several of its counters; all other names are
-ours.
+where both count the same events. `recv_messages` and `send_connect` are sums of several of Open-MX's counters; all other
+names are ours.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Counters:
     send_connect: int = 0
     send_liback: int = 0
     send_nack_lib: int = 0
-    """Refusals, with those to endpoints of the node."""
+    """Refusals of messages, including those to endpoints of the node, which need no frame."""
     send_nack_mcp: int = 0
     recv_messages: int = 0
     """Messages, fragments, acknowledgements and connection frames passed to the library."""
     recv_pull_req: int = 0
     recv_pull_reply: int = 0
     shared_tiny: int = 0
-    """Messages and fragments to endpoints of the node, which need no frame; as send_tiny and so on for the others."""
+    """Tiny messages to endpoints of the node, which need no frame; the counters down to shared_truc are alike."""
     shared_small: int = 0
     shared_mediumsq_frag: int = 0
     shared_rndv: int = 0
@@ -54,7 +54,7 @@ class Counters:
     """Dropped: too short, or inconsistent with itself."""
     drop_invalid_type: int = 0
     drop_bad_peer_addr: int = 0
-    """Dropped: for another NIC, or the sender's address does not match its peer index."""
+    """Dropped: for another NIC, the sender's address does not match its peer index, or a refusal for a closed endpoint."""
     drop_bad_endpoint: int = 0
     drop_bad_session: int = 0
     drop_pull_reply_duplicate: int = 0
@@ -82,7 +82,7 @@ class Counters:
     resent: int = 0
     """Messages that were sent again."""
     throttled: int = 0
-    """Messages that were queued because the window of unacknowledged messages was full."""
+    """Messages that were queued: the window of unacknowledged messages was full, or the connection not yet established."""
     duplicates: int = 0
     """Messages and fragments that were received before."""
     early: int = 0

@@ -1,4 +1,4 @@
-"""An endpoint's state in the driver, and what the driver's parts share: state, and the events of endpoints.
+"""The driver's state, of one endpoint and of the NIC, and the delivery of events to endpoints.
 
 A message to an endpoint of the same node needs no frame: the sender's driver writes the event into the ring of that endpoint
 (`omx_shared.c`; `local_messages` makes the events).
@@ -32,7 +32,7 @@ DRIVER: Final = "driver"
 """Work on the host (`protocols.core.host_work`): the driver makes a frame and passes it to the NIC."""
 LOOKUP: Final = "lookup"
 """Work on the host: the receive handler finds a frame's endpoint and writes the event."""
-LINES: Final = 512
+STATE_SIZE: Final = 512
 """Bytes of an endpoint's state that a receive handler writes and the next one reads: eight cache lines. Our count."""
 
 _OVERHEAD: Final = 2 + 32 + 4
@@ -68,12 +68,13 @@ class DriverEndpoint:
 
 
 class Driver:
-    """State that the driver's parts share: the NIC, the peers' addresses, timers, counters, and endpoints with their events.
+    """State that the driver's modules share: the NIC, the peers' addresses, timers, counters, and endpoints.
 
     fragment_size: data bytes of a fragment or pull reply. timers: timers of pulls by handle, and of alarms by ~endpoint.
-    node: numbers of the ranks on this node. early: connection requests to endpoints that are not open yet. close_notices:
-    see `Firmware.take_over`. drivers: the drivers of this process by number, this one included. One driver of Open-MX serves
-    all ranks of a node; here each rank has one, and they reach one another's memory where one process has them.
+    local_ranks: numbers of the ranks on this node. early: connection requests to endpoints that are not open yet.
+    close_notices: see `Firmware.take_over`. drivers: the drivers of this process by number, this one included. Open-MX has
+    one driver for all ranks of a node; here each rank has its own, and the drivers of one process access each other's
+    endpoints and memory.
     """
 
     def __init__(
@@ -98,15 +99,15 @@ class Driver:
         self.codec: Final = codec
         self.timers: Final[Timers[int]] = Timers()
         self.endpoints: Final[dict[int, DriverEndpoint]] = {}
-        self.node: Final = frozenset((adapter.number, *adapter.siblings))
+        self.local_ranks: Final = frozenset((adapter.number, *adapter.siblings))
         self.early: dict[Connection, Event] = {}
         self.close_notices: Announcements[Connection] | None = None
         self._node_actions: Final = node_actions(nic)
         self._adapter: Final = adapter
         self._drivers: Final = drivers
-        known = next(iter(drivers.values()), None)
-        if known is not None and known._adapter.hosts is not adapter.hosts:
-            drivers.clear()  # they are another run's, and would keep its memory
+        existing = next(iter(drivers.values()), None)
+        if existing is not None and existing._adapter.hosts is not adapter.hosts:
+            drivers.clear()  # they belong to another run, and would keep its memory alive
         if adapter.hosts:
             drivers[adapter.number] = self
         self._numbers: Mapping[bytes, int] = {address: number for number, address in enumerate(adapter.addresses)}
@@ -116,10 +117,10 @@ class Driver:
         return peer_index if self._numbers.get(src) == peer_index else -1
 
     def driver_on_node(self, number: int) -> Driver | None:
-        """Return the driver of a rank on this node; None: it is on another node, or in another process."""
+        """Return the driver of a rank, or None if the rank is on another node or its driver is in another process."""
         if number == self.number:
             return self
-        if number not in self.node:
+        if number not in self.local_ranks:
             return None
         driver = self._drivers.get(number)
         return driver if driver is not None and driver._adapter.hosts is self._adapter.hosts else None
@@ -136,14 +137,15 @@ class Driver:
         self._send_nack(self, peer, peer_endpoint, index, NACK_TYPE_ENDPOINT_CLOSED, seqnum_after(first, -1))
 
     def look_up(self, endpoint: DriverEndpoint) -> None:
-        """Spend the time to find an endpoint, whose state may be in the cache of another core."""
-        self.work.spend(LOOKUP, LINES, endpoint.last_core)
+        """Charge the time to find an endpoint, whose state may be in the cache of another core."""
+        self.work.spend(LOOKUP, STATE_SIZE, endpoint.last_core)
         endpoint.last_core = self.work.core
 
-    # Events. by: the driver that runs the code: this one if it handles a frame, or that of the sender, on this node.
+    # Events. Argument `by`: the driver that runs the code: this one for a received frame, or the driver of a sender on
+    # this node.
 
     def receive_message(self, by: Driver, dst: int, event: Event, data: Buffer = b"") -> None:
-        """Handle a message for an endpoint's library. dst: the endpoint."""
+        """Deliver a message to an endpoint's library, or refuse it. dst: the endpoint."""
         endpoint = self.endpoints.get(dst)
         if endpoint is None:
             endpoint = self.endpoints[dst] = DriverEndpoint(dst)
@@ -174,7 +176,7 @@ class Driver:
                 self.early[key] = event
 
     def deliver(self, by: Driver, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> None:
-        """Hand a message over to the library of an open endpoint, or drop it: the ring is full."""
+        """Hand a message over to the library of an open endpoint, or drop it if the ring is full."""
         if self._post(by, endpoint, event, data):
             self.counters.recv_messages += 1  # as the state table's row of a message to an open endpoint
         else:
@@ -190,7 +192,7 @@ class Driver:
         self._post(by, endpoint, event)
 
     def _post(self, by: Driver, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> bool:
-        """Write an event into an endpoint's receive ring. False: the ring is full."""
+        """Write an event into an endpoint's receive ring. Returns False if the ring is full."""
         ring = endpoint.ring
         slot = ring.take_slot()
         if slot < 0:

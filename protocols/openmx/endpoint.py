@@ -1,6 +1,6 @@
-"""An endpoint: MX's calls and their implementation. The docstring of each call has its name in MX::
+"""An endpoint: MX's calls and their implementation. The docstring of each call has the call's name in MX. For example::
 
-endpoint = openmx.open_endpoint(key=7)
+endpoint = library.open_endpoint(key=7)
 partner = await endpoint.connect(node=1, endpoint=0, key=7)
 send = endpoint.isend([b"hello"], partner, match_info=5)
 result = await endpoint.wait(send)
@@ -15,7 +15,7 @@ from protocols.core.completion import Completion, Yield
 from protocols.core.firmware import Buffer
 from protocols.core.host_work import COPY
 from protocols.openmx.codec import TYPE_CONNECT, TYPE_NACK_LIB, TYPE_TRUC
-from protocols.openmx.driver_endpoint import LINES
+from protocols.openmx.driver_endpoint import STATE_SIZE
 from protocols.openmx.endpoint_memory import ALARM, PULL_DONE, Command, Event, Op, ReceiveRing
 from protocols.openmx.finished_requests import FinishedRequests
 from protocols.openmx.incoming_messages import IncomingMessages
@@ -72,7 +72,7 @@ class Endpoint:
         self._partners: dict[tuple[int, int], Partner] = {}
         self._active: dict[Partner, None] = {}
         self._has_alarm = False
-        self._zombies = 0
+        self._zombie_count = 0  # see `on_transmitted`
         self.incoming: Final = IncomingMessages(self, queues, self._fragment_size)
         self._large: Final = self.incoming.large
         self._finished: Final = FinishedRequests(self._set_alarm)
@@ -91,12 +91,16 @@ class Endpoint:
     # Connections.
 
     def partner(self, node: int, endpoint: int = 0) -> Partner:
-        """Return the address of an endpoint, connected or not (mx_set_endpoint_addr_context keeps a context there).
-        Raises MxError for a number out of range."""
+        """Return the partner that is the address of an endpoint (mx_endpoint_addr_t), connected or not. Raises MxError for
+        a number out of range."""
         partner = self._partners.get((node, endpoint))
         if partner is None:
             if not 0 <= node < self._library.size or not 0 <= endpoint < MAX_ENDPOINTS:
-                raise MxError(Status.ENDPOINT_UNKNOWN, f"no endpoint {endpoint} of node {node}")
+                raise MxError(
+                    Status.ENDPOINT_UNKNOWN,
+                    f"no endpoint {endpoint} of node {node}: endpoints are 0 to {MAX_ENDPOINTS - 1}, "
+                    f"nodes 0 to {self._library.size - 1}",
+                )
             library, settings = self._library, self.settings
             is_local = library.host_of(node) == library.host_of(library.number)
             max_eager = settings.shared_rendezvous if is_local else settings.rendezvous
@@ -105,7 +109,8 @@ class Endpoint:
         return partner
 
     async def connect(self, node: int, endpoint: int = 0, key: int = 0) -> Partner:
-        """Connect to an endpoint (mx_connect). Raises MxError: BAD_KEY, ENDPOINT_CLOSED, ENDPOINT_UNREACHABLE."""
+        """Connect to an endpoint (mx_connect). Raises MxError: BAD_KEY, ENDPOINT_CLOSED, ENDPOINT_UNREACHABLE; also
+        ENDPOINT_UNKNOWN for a number out of range, and BAD_ENDPOINT if this endpoint is closed."""
         partner = self.partner(node, endpoint)
         status = await self.iconnect(partner, key)
         if status is not SUCCESS:
@@ -113,10 +118,11 @@ class Endpoint:
         return partner
 
     def iconnect(self, partner: Partner, key: int = 0) -> Completion[Status]:
-        """Start to connect (mx_iconnect); the returned completion gets the status."""
+        """Start to connect (mx_iconnect); the result of the returned completion is the status. Raises MxError if this
+        endpoint is closed."""
         self._check_open()
         if partner.is_self:
-            done: Completion[Status] = Completion("itself")
+            done: Completion[Status] = Completion("a connection to itself")
             done.complete(SUCCESS if key == self.key else Status.BAD_KEY)
             return done
         return partner.connect(key)
@@ -162,7 +168,7 @@ class Endpoint:
         segments: list[memoryview] = []
         if isinstance(buffer, list):
             _check_segments(len(buffer))
-            segments = [memoryview(part).cast("B") for part in buffer]
+            segments = [memoryview(segment).cast("B") for segment in buffer]
             view = memoryview(bytearray(sum(map(len, segments))))
         else:
             view = memoryview(buffer).cast("B")
@@ -202,7 +208,7 @@ class Endpoint:
     # Completion.
 
     async def test(self, request: Request) -> Result | None:
-        """Return a request's result, or None while it is in progress (mx_test), after a yield to the event loop."""
+        """Return a request's result (mx_test), or None if it is still in progress after a yield to the event loop."""
         if not request.done:
             await Yield()
         return self._finished.take(request) if request.done else None
@@ -227,7 +233,8 @@ class Endpoint:
         return self.ipeek()
 
     async def test_any(self, match_info: int = 0, mask: int = 0) -> Result | None:
-        """Return the result of a finished request that matches, or None (mx_test_any). Raises MxError as `irecv` does."""
+        """Return the result of the oldest finished request that matches, or None (mx_test_any). Raises MxError as `irecv`
+        does."""
         self.incoming.queues.check(match_info, mask)
         if self._finished.find(match_info, mask) is None:
             await Yield()
@@ -290,12 +297,13 @@ class Endpoint:
         self._set_alarm()
 
     def on_transmitted(self, outgoing: Outgoing) -> None:
-        """Complete the send of a transmitted message before its acknowledgement, if the limit of zombies permits."""
+        """Complete the send of a transmitted message before its acknowledgement, unless `Settings.zombies` such sends are
+        unacknowledged already."""
         request = outgoing.request
         if request is None or request.is_settled:  # a message by loopback may be acknowledged already
             return
-        if outgoing.has_data and self._zombies < self.settings.zombies:
-            self._zombies += 1
+        if outgoing.has_data and self._zombie_count < self.settings.zombies:
+            self._zombie_count += 1
             outgoing.is_zombie = True
             if not request.done:
                 request.finish(SUCCESS, len(request.buffer), len(request.buffer))
@@ -311,7 +319,7 @@ class Endpoint:
             self.on_lost(partner, status)
 
     def on_completion(self, code: int) -> None:
-        """Handle a completion of the driver."""
+        """Handle a completion of the driver. code: see `endpoint_memory`."""
         if code < PULL_DONE:
             self._handle_event(code)
         elif code == ALARM:
@@ -324,7 +332,7 @@ class Endpoint:
     def finish_send(self, outgoing: Outgoing, status: Status) -> None:
         """Finish a numbered message that is acknowledged or lost."""
         if outgoing.is_zombie:
-            self._zombies -= 1
+            self._zombie_count -= 1
         if outgoing.has_data:
             if outgoing.address:
                 self.memory.unpin(outgoing.address)
@@ -390,8 +398,8 @@ class Endpoint:
         rest = receive.buffer[: receive.result().transferred]
         self.work.spend(COPY, len(rest))
         for segment in segments:
-            part = rest[: len(segment)]
-            segment[: len(part)] = part
+            chunk = rest[: len(segment)]
+            segment[: len(chunk)] = chunk
             rest = rest[len(segment) :]
 
     def _join_segments(self, segments: Sequence[Buffer]) -> memoryview:
@@ -406,7 +414,7 @@ class Endpoint:
     def _handle_event(self, slot: int) -> None:
         ring = self._ring
         event = ring.read(slot)
-        self.work.spend(EVENT, LINES, self.work.writer)
+        self.work.spend(EVENT, STATE_SIZE, self.work.writer)
         if event.kind == TYPE_CONNECT and not event.flag & 1:
             self._answer(event)
         else:
@@ -454,7 +462,7 @@ class Endpoint:
             self._set_alarm()
 
     def _tick_after(self, timeout: int) -> int:
-        """Return a tick that is at least `timeout` nanoseconds from now; 0 for no time-out: wait forever."""
+        """Return a tick that is at least `timeout` nanoseconds from now, or 0 for no time-out."""
         return self.ticks + 1 + -(-timeout // self.settings.tick) if timeout else 0
 
     def _check_open(self) -> None:

@@ -1,4 +1,4 @@
-"""Memory that driver and library share: a ring of commands for the NIC, and a receive ring for each endpoint.
+"""Memory that driver and library share: a ring of commands for the driver, and a receive ring for each endpoint.
 
 The library writes a command, and the driver reads it at its doorbell. In memory that two processes share, the slots are
 used in order, and there are twice as many slots as pending doorbells, so that a slot is not overwritten before the
@@ -40,7 +40,7 @@ ALARM: Final = 0xFFFF
 
 
 class Op:
-    """Commands. Plain numbers: a member of an enumeration is looked up for each message."""
+    """Codes of commands. Plain numbers, since each use of an enumeration's member looks the member up."""
 
     OPEN: Final = 1
     CLOSE: Final = 2
@@ -59,11 +59,12 @@ class Op:
 
 
 class Command:
-    """A command. endpoint: the local endpoint. peer, dst_endpoint: the partner. seqnum, ack, match, session: sequence
-    number, ack, match and session of the message. length: bytes of the message, entries of a ring, or ns of an alarm.
-    address: address of pinned memory. number: a region, a pull, or the first fragment to send (modulo their count). turn:
-    generation of the region, or the status in an answer to a connection request. word: a further field of a connection or
-    acknowledgement, or a pull's serial number. flag: a bit."""
+    """A command. endpoint: the local endpoint. peer, dst_endpoint: the partner. seqnum, ack, match, session: the
+    message's fields of these names; match is the peer's region in a pull. length: bytes of the message, entries of a
+    ring, or ns of an alarm. address: address of pinned memory. number: a region, a pull, a connection request, or the
+    first fragment to send (modulo the number of fragments). turn: generation of the region, or the status in an answer to
+    a connection request. word: the word of a connection frame, the number of an acknowledgement, or a pull's serial
+    number. flag: 1 in an answer to a connection request."""
 
     __slots__ = (
         "ack", "address", "dst_endpoint", "endpoint", "flag", "length", "match", "number", "op", "peer", "seqnum",
@@ -157,9 +158,10 @@ class SharedCommands(Commands):
 
 class Event:
     """A received frame, for the library. kind: the frame's type. endpoint, peer: endpoint and peer of the sender. session:
-    session of the frame; in a connection frame the sender's. length: bytes of data. total: bytes of the message. number:
-    number of a fragment, a region, or a connection request. turn: generation of the region, or the status of an answer.
-    word: a further field. flag: a bit, or the type of a refusal."""
+    session of the frame; in a connection frame, that of the requesting endpoint. length: bytes of data. total: bytes of the
+    message, or the number of an acknowledgement. number: number of a fragment, a region, or a connection request. turn:
+    generation of the region, or the status of an answer. word: the word of a connection frame, or the acknowledged session.
+    flag: 1 for an answer to a connection request, or the type of a refusal."""
 
     __slots__ = (
         "ack", "endpoint", "flag", "kind", "length", "match", "number", "peer", "seqnum", "session", "total", "turn", "word",
@@ -185,7 +187,7 @@ class ReceiveRing:
     """An endpoint's receive ring, used by driver and library."""
 
     def __init__(self, memory: memoryview, entries: int, fragment_size: int) -> None:
-        """memory: of `size` bytes. fragment_size: data bytes in a slot."""
+        """memory: `ReceiveRing.size` bytes. fragment_size: data bytes in a slot."""
         self.entries: Final = entries
         self._flags = memory[:entries]
         self._results = memory[entries : entries + PULLS * _RESULT.size]
@@ -206,7 +208,7 @@ class ReceiveRing:
         return bool(self._flags[self._next])
 
     def take_slot(self) -> int:
-        """Reserve the next slot; -1: the library has not released it yet."""
+        """Reserve the next slot and return it, or -1 if the library has not released it yet."""
         slot = self._next
         if self._flags[slot]:
             return -1
@@ -228,7 +230,8 @@ class ReceiveRing:
         return self._slots[start : start + length]
 
     def write_result(self, pull: int, serial: int, status: int) -> None:
-        """Write the result of a pull. serial: serial of the pull's command; distinguishes pulls with the same number."""
+        """Write the result of a pull. serial: serial number of the pull's command, which distinguishes pulls with the same
+        number."""
         _RESULT.pack_into(self._results, pull * _RESULT.size, serial, status)
 
     # Library side.

@@ -47,14 +47,14 @@ class FinishedRequests:
         self.wake(True)
 
     def wait_any(self, tick: int) -> Completion[bool]:
-        """Wait for any finished request. The result is True when a request is finished, False at that tick (0: never)
-        or by `wake`."""
+        """Wait for any finished request. The result is True when a request is finished, False at `tick` (0: never) or
+        after `wake(False)`."""
         done = self._start_wait(tick)
         self._waiters.append(done)
         return done
 
     def wait_for(self, request: Request, tick: int) -> Completion[bool]:
-        """Wait for a request. The result is True when it is finished, False at that tick."""
+        """Wait for a request. The result is True when the request is finished, False at `tick`."""
         done = self._start_wait(tick)
         request.add_callback(partial(_complete, done))
         return done

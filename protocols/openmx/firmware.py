@@ -72,7 +72,7 @@ class Firmware(firmware.Firmware):
 
     def take_over(self, now: int, previous: Firmware) -> None:
         """Replace a previous driver whose host, if any, has ended: notify the partners of its endpoints, and take over
-        the connection requests that arrived before the host.
+        the connection requests that arrived before the new host was attached.
 
         The notification is delayed by the retransmission time. A host that has ended normally may owe acknowledgements,
         and senders that do not wait for them must not be disturbed earlier than by the refusal of a retransmission.
@@ -131,7 +131,7 @@ class Firmware(firmware.Firmware):
             return
         self._data, self._now = data, now
         try:
-            if command.peer in driver.node and self._share(command):
+            if command.peer in driver.local_ranks and self._share(command):
                 return
             operation(self, endpoint or DriverEndpoint(command.endpoint), command)
         except struct.error:  # a value does not fit its field
@@ -203,10 +203,10 @@ class Firmware(firmware.Firmware):
             driver.counters.invalid += 1
             return
         count = -(-length // fragment_size)
-        for turn in range(count):
-            number = (command.number + turn) % count
-            at = number * fragment_size
-            payload = driver.nic.dma_read([data[at : at + fragment_size]])
+        for step in range(count):
+            number = (command.number + step) % count
+            start = number * fragment_size
+            payload = driver.nic.dma_read([data[start : start + fragment_size]])
             driver.counters.send_mediumsq_frag += 1
             driver.send(
                 driver.codec.pack_medium(
@@ -246,7 +246,7 @@ class Firmware(firmware.Firmware):
         )  # fmt: skip
 
     def _send_connect(self, endpoint: DriverEndpoint, command: Command) -> None:
-        """flag: 1 for an answer, whose status is `turn`."""
+        """Send a connection request, or an answer: then the command's `flag` is 1, and `turn` the status."""
         driver = self._driver
         driver.counters.send_connect += 1
         self._record_connection(command)
@@ -258,8 +258,8 @@ class Firmware(firmware.Firmware):
         )  # fmt: skip
 
     def _record_connection(self, command: Command) -> None:
-        """Record a session's first sequence number, unless the partner is this host's. A repeated answer to a request may
-        have a later number."""
+        """Record the first sequence number of a connection's session, unless the command refuses the connection or the
+        partner is on this NIC. A later number of the same session, in a repeated answer, is ignored."""
         if command.turn or command.peer == self._driver.number:
             return
         connection = (command.endpoint, command.peer, command.dst_endpoint)
@@ -330,7 +330,7 @@ class Firmware(firmware.Firmware):
 
 
 def _appending_to(notices: list[tuple[Connection, int]]) -> Callable[[Connection, int], None]:
-    """Return a function that appends to a list. It refers to no firmware, see `_OPERATIONS`."""
+    """Return a function that appends to a list, and holds no reference to a firmware: see `_OPERATIONS`."""
     return lambda connection, first: notices.append((connection, first))
 
 
@@ -349,22 +349,22 @@ _OPERATIONS: Final[dict[int, Callable[[Firmware, DriverEndpoint, Command], None]
     Op.CLOSE_PULL: Firmware._close_pull,
     Op.SET_ALARM: Firmware._set_alarm,
 }
-"""Plain functions: bound methods would refer to a firmware, and keep it and a dead host's memory alive."""
+"""Functions that carry out a host's commands. Bound methods would keep a firmware and a dead host's memory alive."""
 
 _Parsed = tuple[bytes, int, Event, Buffer]
 
 
 def _parse_tiny(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, seqnum, ack, match, session, data = codec.unpack_tiny(frame)
-    return src, dst, _eager(Event(TYPE_TINY, src_endpoint, peer, seqnum, ack, session), match, data), data
+    return src, dst, _complete_eager(Event(TYPE_TINY, src_endpoint, peer, seqnum, ack, session), match, data), data
 
 
 def _parse_small(codec: Codec, frame: bytes) -> _Parsed:
     _, src, peer, dst, src_endpoint, seqnum, ack, match, session, data = codec.unpack_small(frame)
-    return src, dst, _eager(Event(TYPE_SMALL, src_endpoint, peer, seqnum, ack, session), match, data), data
+    return src, dst, _complete_eager(Event(TYPE_SMALL, src_endpoint, peer, seqnum, ack, session), match, data), data
 
 
-def _eager(event: Event, match: int, data: Buffer) -> Event:
+def _complete_eager(event: Event, match: int, data: Buffer) -> Event:
     """Complete the event of a message whose frame has all its data."""
     event.match = match
     event.length = event.total = len(data)
@@ -419,5 +419,5 @@ _PARSERS: Final[dict[int, Callable[[Codec, bytes], _Parsed]]] = {
     TYPE_TRUC: _parse_truc,
     TYPE_CONNECT: _parse_connect,
 }
-"""Parsers of the frames that become events: they return a frame's source address, destination endpoint, event, and the
-event's data."""
+"""Parsers of the frames that become events. Each returns the frame's source address, its destination endpoint, the event,
+and the event's data."""

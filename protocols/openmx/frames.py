@@ -43,7 +43,7 @@ TYPES: Final = {
     NACK_LIB: "NACK_LIB",
     NACK_MCP: "NACK_MCP",
 }
-_ZERO: Final = {0: "ZERO"}  # of unused fields
+_ZERO: Final = {0: "ZERO"}  # value of unused fields
 NACKS: Final = {1: "BAD_ENDPOINT", 2: "ENDPOINT_CLOSED", 3: "BAD_SESSION", 4: "BAD_RDMAWIN"}
 
 
@@ -64,7 +64,7 @@ class OpenMX(TrailingCheckLayer):
 
 
 # Common fields of messages.
-_TO: Final[list[AnyField]] = [
+_ENDPOINTS: Final[list[AnyField]] = [
     ByteField("dst_endpoint", 0),
     ByteField("src_endpoint", 0),
     ByteEnumField("src_generation", 0, _ZERO),
@@ -84,7 +84,7 @@ class Tiny(SizedLayer):
 
     name = "Open-MX tiny"
     payload_size = "length"
-    fields_desc = [*_TO, *_MATCH]  # noqa: RUF012
+    fields_desc = [*_ENDPOINTS, *_MATCH]  # noqa: RUF012
 
 
 class Small(SizedLayer):
@@ -92,7 +92,7 @@ class Small(SizedLayer):
 
     name = "Open-MX small"
     payload_size = "length"
-    fields_desc = [*_TO, *_MATCH]  # noqa: RUF012
+    fields_desc = [*_ENDPOINTS, *_MATCH]  # noqa: RUF012
 
 
 class Medium(SizedLayer):
@@ -101,7 +101,7 @@ class Medium(SizedLayer):
     name = "Open-MX medium"
     payload_size = "frag_length"
     fields_desc = [  # noqa: RUF012
-        *_TO,
+        *_ENDPOINTS,
         IntField("msg_length", 0),  # bytes of the message
         XShortField("seqnum", 0),
         XShortField("ack", 0),
@@ -116,15 +116,15 @@ class Medium(SizedLayer):
 
 
 class Rendezvous(SizedLayer):
-    """Announcement of a message above 32 KiB, for the receiver to pull: 31 bytes after the type."""
+    """Announcement of a message that the receiver pulls, above 32 KiB or synchronous: 31 bytes after the type."""
 
     name = "Open-MX rendezvous"
     payload_size = "length"
     fields_desc = [  # noqa: RUF012
-        *_TO,
+        *_ENDPOINTS,
         *_MATCH,
         IntField("msg_length", 0),
-        ByteField("rdma_id", 0),  # the sender's region
+        ByteField("rdma_id", 0),  # number of the sender's region
         ByteField("rdma_seqnum", 0),  # generation of the id
         ShortField("rdma_offset", 0),
     ]
@@ -135,7 +135,7 @@ class Pull(SizedLayer):
 
     name = "Open-MX pull"
     fields_desc = [  # noqa: RUF012
-        *_TO,
+        *_ENDPOINTS,
         XIntField("session", 0),
         IntField("total_length", 0),  # bytes of the message
         IntField("rdma_id", 0),
@@ -166,11 +166,11 @@ class PullReply(SizedLayer):
 
 
 class Notify(SizedLayer):
-    """Notice that a message above 32 KiB was pulled: 23 bytes after the type."""
+    """Notice that an announced message was pulled: 23 bytes after the type."""
 
     name = "Open-MX notify"
     fields_desc = [  # noqa: RUF012
-        *_TO,
+        *_ENDPOINTS,
         XIntField("session", 0),
         IntField("total_length", 0),
         ByteField("rdma_id", 0),
@@ -188,7 +188,7 @@ class Truc(SizedLayer):
 
     name = "Open-MX acknowledgement"
     fields_desc = [  # noqa: RUF012
-        *_TO,
+        *_ENDPOINTS,
         ByteEnumField("data_length", 20, {20: "ACK"}),
         ByteEnumField("pad", 0, _ZERO),
         ShortEnumField("rest", 0, _ZERO),
@@ -209,11 +209,11 @@ class Connect(SizedLayer):
 
     name = "Open-MX connect"
     fields_desc = [  # noqa: RUF012
-        *_TO,
+        *_ENDPOINTS,
         ByteEnumField("connect_length", 16, {16: "CONNECT"}),
         ByteEnumField("pad", 0, _ZERO),
         ShortEnumField("rest", 0, _ZERO),
-        ShortEnumField("unused", 0, _ZERO),  # a seqnum
+        ShortEnumField("unused", 0, _ZERO),  # Open-MX's lib_seqnum
         ShortEnumField("unused_index", 0, _ZERO),
         IntEnumField("empty", 0, _ZERO),
         XIntField("src_session", 0),  # of the requesting endpoint

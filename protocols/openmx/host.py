@@ -19,7 +19,7 @@ from protocols.openmx.mx_names import RAW_ENDPOINT, MxError, Status
 from protocols.openmx.receive_queues import ReceiveQueues
 from protocols.openmx.settings import Settings
 
-_SESSION: Final = 0x9E37_79B1
+_SESSION_INCREMENT: Final = 0x9E37_79B1
 """Increment of the session number at each opening of an endpoint, so that sessions before and after a restart
 differ."""
 
@@ -27,7 +27,8 @@ differ."""
 class Library(Host):
     """A node's access to its NIC (mx_init).
 
-    number: the node's number. size: number of nodes. work: the cores of its host. is_restarted: see `Adapter`.
+    number: the node's number. size: number of nodes. work: the cores of the node's host. is_restarted: see `Adapter`.
+    allocate: allocates memory that the NIC's process shares; None if the driver is in this process.
     """
 
     def __init__(
@@ -68,7 +69,10 @@ class Library(Host):
         MxError for a number that is in use or out of range."""
         index = self.index_of(self.number) if index < 0 else index
         if index in self._endpoints or not 0 <= index < RAW_ENDPOINT:
-            raise MxError(Status.NO_RESOURCES, f"endpoint must be closed and 0 to {RAW_ENDPOINT - 1}, got {index}")
+            raise MxError(
+                Status.NO_RESOURCES,
+                f"endpoint must be 0 to {RAW_ENDPOINT - 1} and closed before it is opened, got {index}",
+            )
         completions = (len(self._endpoints) + 1) * (self.settings.entries + PULLS + 1)
         if completions > DOORBELLS:
             raise MxError(
@@ -79,7 +83,7 @@ class Library(Host):
         if self.settings.migrate:
             self._migrate(index)
         queues = ReceiveQueues(context_bits, context_shift)
-        session = (self._incarnation + _SESSION * self._open_count) & 0xFFFF_FFFF
+        session = (self._incarnation + _SESSION_INCREMENT * self._open_count) & 0xFFFF_FFFF
         self._open_count += 1
         endpoint = self._endpoints[index] = Endpoint(self, index, key, session, queues)
         endpoint.open()

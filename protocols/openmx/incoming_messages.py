@@ -72,7 +72,7 @@ class IncomingMessages:
         self.queues.keep(incoming)
 
     def close(self) -> None:
-        """Fail all receives, and discard the messages."""
+        """Fail all receives and the endpoint's unmatched sends to itself, and discard the messages."""
         for request in self.queues.clear():
             request.finish(Status.ENDPOINT_CLOSED)
         for send in list(self._self_sends.values()):
@@ -156,7 +156,7 @@ class IncomingMessages:
             receive.finish(Status.TRUNCATED, length, size, event.match)
 
     def _match(self, incoming: Incoming, receive: Request) -> None:
-        """Match a message with its receive."""
+        """Match a message with a receive: complete the receive, pull the message, or wait for its missing fragments."""
         receive.peer = incoming.source
         if incoming.error is not SUCCESS:
             self.finish(incoming, receive, incoming.error)

@@ -1,8 +1,8 @@
-"""Messages above the eager limit, in an endpoint's library: sent rendezvous, and pulls of received rendezvous.
+"""Messages that are pulled, in an endpoint's library: those above the eager limit, and all synchronous ones.
 
 A sender registers the message's bytes as a region and sends a rendezvous with the region's number. The receiver's
-driver pulls the region once a receive matches, and the receiver's library sends a notice. If all regions or pulls are
-in use, messages wait.
+driver pulls the region once a receive matches, and the receiver's library then sends a notice. If all regions or pulls
+are in use, messages wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from protocols.openmx.endpoint_memory import Event, Op
 from protocols.openmx.mx_names import Status
-from protocols.openmx.mx_requests import Incoming, Outgoing, Request, Sending
+from protocols.openmx.mx_requests import Incoming, LargeSend, Outgoing, Request
 from protocols.openmx.partners import Partner
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LargeMessages:
         self._endpoint: Final = endpoint
         self._incoming: Final = incoming
         self._memory: Final = endpoint.memory
-        self._sending: dict[int, Sending] = {}  # by region
+        self._sends: dict[int, LargeSend] = {}  # by region
         self._turns = [0] * _REGIONS
         self._next_region = 0
         self._unregistered: deque[tuple[Partner, Outgoing]] = deque()  # messages that wait for a region
@@ -52,7 +52,7 @@ class LargeMessages:
 
     def pending_work(self) -> list[str]:
         """Describe each message that waits to be pulled."""
-        return [f"{sending.request}, until {sending.partner} has pulled it" for sending in self._sending.values()]
+        return [f"{send.request}, until {send.partner} has pulled it" for send in self._sends.values()]
 
     def fail_messages(self, partner: Partner, status: Status) -> None:
         """Fail the messages of a partner that are in progress."""
@@ -60,9 +60,9 @@ class LargeMessages:
             self._unregistered.remove(waiting)
             assert waiting[1].request is not None
             self._endpoint.settle(waiting[1].request, status)
-        for region, sending in list(self._sending.items()):
-            if sending.partner is partner:
-                self._end_sending(region, sending, status)
+        for region, send in list(self._sends.items()):
+            if send.partner is partner:
+                self._end_send(region, send, status)
         for waiting_pull in [waiting for waiting in self._unpulled if waiting[0].source is partner]:
             self._unpulled.remove(waiting_pull)
             self._incoming.finish(*waiting_pull, status)
@@ -79,20 +79,20 @@ class LargeMessages:
     def send(self, to: Partner, request: Request, match_info: int) -> None:
         """Send a message's rendezvous, once a region is free."""
         outgoing = Outgoing(Op.RNDV, request, match_info, len(request.buffer))
-        if len(self._sending) >= _REGIONS:
+        if len(self._sends) >= _REGIONS:
             self._unregistered.append((to, outgoing))
         else:
             self._register(to, outgoing)
 
     def on_notify(self, partner: Partner, event: Event) -> None:
         """Handle the notice that a message was pulled."""
-        sending = self._sending.get(event.number)
-        if sending is not None and sending.partner is partner and sending.turn == event.turn:
-            self._end_sending(event.number, sending, Status.SUCCESS)
+        send = self._sends.get(event.number)
+        if send is not None and send.partner is partner and send.turn == event.turn:
+            self._end_send(event.number, send, Status.SUCCESS)
 
     def _register(self, to: Partner, outgoing: Outgoing) -> None:
         """Register the bytes of a message, and send its rendezvous."""
-        while self._next_region in self._sending:
+        while self._next_region in self._sends:
             self._next_region = (self._next_region + 1) % _REGIONS
         region = self._next_region
         self._next_region = (region + 1) % _REGIONS
@@ -100,7 +100,7 @@ class LargeMessages:
         request = outgoing.request
         assert request is not None
         address = self._memory.pin_page(request.buffer) if len(request.buffer) else 0
-        self._sending[region] = Sending(request, to, address, turn)
+        self._sends[region] = LargeSend(request, to, address, turn)
         outgoing.number, outgoing.turn = region, turn
         command = to.command(Op.REGISTER)
         command.number, command.turn = region, turn
@@ -108,15 +108,15 @@ class LargeMessages:
         self._endpoint.write(command)
         to.submit(outgoing)
 
-    def _end_sending(self, region: int, sending: Sending, status: Status) -> None:
+    def _end_send(self, region: int, send: LargeSend, status: Status) -> None:
         """Finish a message that was pulled or failed."""
-        del self._sending[region]
-        command = sending.partner.command(Op.DEREGISTER)
+        del self._sends[region]
+        command = send.partner.command(Op.DEREGISTER)
         command.number = region
         self._endpoint.write(command)
-        if sending.address:
-            self._memory.unpin(sending.address)
-        self._endpoint.settle(sending.request, status)
+        if send.address:
+            self._memory.unpin(send.address)
+        self._endpoint.settle(send.request, status)
         if self._unregistered:
             self._register(*self._unregistered.popleft())
 
@@ -149,7 +149,7 @@ class LargeMessages:
             return
         incoming, receive, status = pull.incoming, pull.receive, Status(code)
         if status is Status.ENDPOINT_UNREACHABLE:
-            # The pull gave up. The sender may send nothing more, and waits for the notice: a new session tells it the loss.
+            # The pull gave up. The sender waits for the notice and may send nothing more; a new session reports the loss.
             incoming.source.lose("unreachable", status)
             incoming.source.reconnect()
             return

@@ -1,7 +1,7 @@
 """Messages between two endpoints of one node: events that the sender's driver writes, without a frame (`omx_shared.c`).
 
-They have the fields of the frames that they replace. Order and acknowledgement are the library's, as between nodes: it does
-not distinguish them. `pulls` copies the data of messages above the eager limit.
+The events have the fields of the frames that they replace. The library orders and acknowledges these messages as it does
+those between nodes. `pulls` copies the data of messages above the eager limit.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from protocols.openmx.endpoint_memory import Command, Event, Op
 from protocols.openmx.mx_names import MAX_LENGTH, MEDIUM_MAX, SMALL_MAX, TINY_MAX
 
 Operation = Callable[[Driver, Driver, Command, bytes], None]
-"""Carries out a command of the first driver's host for an endpoint of the second one. The bytes followed the command."""
+"""Function that carries out a command: sending driver, receiving driver, command, and the data that followed the command."""
 
 
-def _event(sender: Driver, kind: int, command: Command) -> Event:
+def _make_event(sender: Driver, kind: int, command: Command) -> Event:
     event = Event(kind, command.endpoint, sender.number, command.seqnum, command.ack, command.session)
     event.match = command.match
     return event
@@ -42,7 +42,7 @@ def _share_small(sender: Driver, receiver: Driver, command: Command, data: bytes
         sender.counters.shared_tiny += 1
     else:
         sender.counters.shared_small += 1
-    event = _event(sender, TYPE_TINY if is_tiny else TYPE_SMALL, command)
+    event = _make_event(sender, TYPE_TINY if is_tiny else TYPE_SMALL, command)
     event.length = event.total = len(data)
     receiver.receive_message(sender, command.dst_endpoint, event, data)
 
@@ -58,9 +58,9 @@ def _share_medium(sender: Driver, receiver: Driver, command: Command, _data: byt
         sender.counters.invalid += 1
         return
     count = -(-length // fragment_size)
-    for turn in range(count):
-        event = _event(sender, TYPE_MEDIUM, command)
-        event.number = (command.number + turn) % count
+    for step in range(count):
+        event = _make_event(sender, TYPE_MEDIUM, command)
+        event.number = (command.number + step) % count
         fragment = data[event.number * fragment_size :][:fragment_size]
         event.length, event.total = len(fragment), length
         sender.counters.shared_mediumsq_frag += 1
@@ -72,7 +72,7 @@ def _share_rndv(sender: Driver, receiver: Driver, command: Command, _data: bytes
         sender.counters.invalid += 1
         return
     sender.counters.shared_rndv += 1
-    event = _event(sender, TYPE_RNDV, command)
+    event = _make_event(sender, TYPE_RNDV, command)
     event.number, event.turn, event.total = command.number, command.turn, command.length
     receiver.receive_message(sender, command.dst_endpoint, event)
 
@@ -82,21 +82,21 @@ def _share_notify(sender: Driver, receiver: Driver, command: Command, _data: byt
         sender.counters.invalid += 1
         return
     sender.counters.shared_notify += 1
-    event = _event(sender, TYPE_NOTIFY, command)
+    event = _make_event(sender, TYPE_NOTIFY, command)
     event.number, event.turn, event.total = command.number, command.turn, command.length
     receiver.receive_message(sender, command.dst_endpoint, event)
 
 
 def _share_ack(sender: Driver, receiver: Driver, command: Command, _data: bytes) -> None:
     sender.counters.shared_truc += 1
-    event = _event(sender, TYPE_TRUC, command)
+    event = _make_event(sender, TYPE_TRUC, command)
     event.total, event.word = command.word, command.session
     receiver.receive_message(sender, command.dst_endpoint, event)
 
 
 def _share_connect(sender: Driver, receiver: Driver, command: Command, _data: bytes) -> None:
     sender.counters.shared_connect += 1
-    event = _event(sender, TYPE_CONNECT, command)
+    event = _make_event(sender, TYPE_CONNECT, command)
     event.flag, event.turn, event.number, event.word = command.flag, command.turn, command.number & 0xFF, command.word
     receiver.receive_message(sender, command.dst_endpoint, event)
 
@@ -109,4 +109,4 @@ OPERATIONS: Final[dict[int, Operation]] = {
     Op.ACK: _share_ack,
     Op.CONNECT: _share_connect,
 }
-"""The commands that become events."""
+"""The operations of the commands that become events."""

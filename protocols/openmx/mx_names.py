@@ -6,7 +6,7 @@ from enum import IntEnum
 from typing import Final
 
 TINY_MAX: Final = 32
-"""Maximum bytes of a message whose data is in its event."""
+"""Maximum bytes of a tiny message, whose data Open-MX puts into its event."""
 SMALL_MAX: Final = 128
 """Maximum bytes of a message whose data is in its command."""
 MEDIUM_MAX: Final = 32_768
@@ -15,7 +15,9 @@ MAX_FRAGMENTS: Final = 32
 MAX_FRAGMENT: Final = 8_192
 """Maximum bytes of a fragment, or of a pull reply, on links with jumbo frames."""
 MAX_LENGTH: Final = (1 << 32) - 1
+"""Maximum bytes of a message: its length is a field of 32 bits."""
 MAX_SEGMENTS: Final = 256
+"""Maximum number of buffers from which a message is gathered, or to which it is scattered."""
 MAX_ENDPOINTS: Final = 256
 RAW_ENDPOINT: Final = 255
 """Reserved for raw packets."""
@@ -26,7 +28,7 @@ BLOCK_FRAMES: Final = 32
 BLOCKS: Final = 4
 """Blocks of a pull that are in flight at a time."""
 PULL_MAGIC: Final = 0x2107_1980
-"""XOR of this and an endpoint's index is the magic of its pulls (OMX_ENDPOINT_PULL_MAGIC_XOR)."""
+"""The magic of an endpoint's pulls is its index XOR this constant (OMX_ENDPOINT_PULL_MAGIC_XOR)."""
 
 SEQNUM_BITS: Final = 14
 SEQNUM_MASK: Final = (1 << SEQNUM_BITS) - 1
@@ -42,7 +44,7 @@ MATCH_NONE: Final = (1 << 64) - 1
 
 
 class Status(IntEnum):
-    """Result of a request (mx_status_code_t, by the numbers of the description in docs/protocols/openmx.md)."""
+    """Status code of a request or call (mx_status_code_t), numbered as in docs/protocols/openmx.md."""
 
     SUCCESS = 0
     PENDING = 1
@@ -64,11 +66,11 @@ class Status(IntEnum):
 
 
 SUCCESS: Final = Status.SUCCESS
-"""For a message's path: a member is looked up in its enumeration each time."""
+"""A plain name for code that runs for each message: each use of `Status.SUCCESS` looks the member up."""
 
 
 class MxError(Exception):
-    """A call failed. status: its code."""
+    """A call of the library failed. status: its status code."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 class Result:
     """Result of a request (mx_status_t). source: the sender of a received message, the receiver of a sent one. length:
-    bytes of the message. transferred: bytes that are in the buffer. context: the request's."""
+    bytes of the message. transferred: bytes that were sent, or stored in the receive's buffer. context: the value that
+    the program passed with the request."""
 
     __slots__ = ("context", "length", "match_info", "source", "status", "transferred")
 
@@ -82,10 +83,12 @@ class Request(Completion[Result]):
 
 
 class Outgoing:
-    """A numbered message to a partner. has_data: whether it carries a program's bytes: it is no rendezvous and no notice.
-    address: pinned memory with its bytes, or 0. data: bytes of a small message. frames: their number. number, turn: number
-    and turn of the region of a rendezvous or notice; number also the first fragment to send. sent_tick: tick of the last
-    transmission. is_zombie: the send was completed before the acknowledgement.
+    """A numbered message to a partner: eager data, a rendezvous, or a notice.
+
+    has_data: whether it is eager data. address: address of the pinned memory with the bytes of a medium message, or 0. data:
+    bytes of a tiny or small message. frames: number of its frames. number, turn: number and generation of the region of a
+    rendezvous or notice; number is also the first fragment to send. sent_tick: tick of the last transmission. is_zombie:
+    the send was completed before the acknowledgement.
     """
 
     __slots__ = (
@@ -112,9 +115,9 @@ class Outgoing:
 class Incoming:
     """A received message, complete or not, matched or unexpected.
 
-    buffer: destination of its bytes. missing: a bit for each missing fragment. region, turn: region and turn of the sender,
-    if the message must be pulled; region is -1 otherwise. receive: the matching receive. error: status for a later receive
-    if the message is lost.
+    buffer: destination of its bytes. missing: a bit for each missing fragment. region, turn: number and generation of the
+    sender's region, if the message must be pulled; region is -1 otherwise. receive: the matching receive. error: status for
+    a later receive if the message is lost.
     """
 
     __slots__ = (
@@ -134,8 +137,8 @@ class Incoming:
         self.error = SUCCESS
 
 
-class Sending(NamedTuple):
-    """A sent message above the eager limit, which its receiver pulls. address: address of its pinned bytes."""
+class LargeSend(NamedTuple):
+    """A sent message that its receiver pulls. address: address of its pinned bytes. turn: generation of its region."""
 
     request: Request
     partner: "Partner"  # noqa: UP037  mypyc reads the class before its definition

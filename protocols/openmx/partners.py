@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from protocols.openmx.endpoint import Endpoint
 
 _MAX_RESENT_PER_TICK: Final = 16
-"""Maximum number of messages, the oldest first, that are retransmitted in one tick: usually the later ones have arrived, and
-their acknowledgement waits for the missing one. Our choice."""
+"""Maximum number of messages, the oldest first, that are retransmitted in one tick. Usually the later ones have arrived, and
+only wait for the missing one to be acknowledged. Our choice."""
 _HALF_ACKNUMS: Final = 1 << 31
 _HALF_REQUEST_NUMBERS: Final = 1 << 7
 _MAX_FORMER: Final = 8
-"""Maximum number of a partner's earlier sessions that are remembered."""
+"""Maximum number of a partner's earlier sessions whose last request is recorded."""
 _WORD_MASK: Final = 0xFFFF_FFFF
 
 
@@ -46,8 +46,9 @@ class Partner:
     """The remote end of a connection; programs use it as the endpoint's address (mx_endpoint_addr_t).
 
     node, index: numbers of the node and of the endpoint on it. session: the partner's session, 0 if unknown. context: value
-    that the program has set (mx_set_endpoint_addr_context). max_eager: maximum bytes of an eager message to it. is_self:
-    it is the endpoint itself, whose messages the library delivers.
+    that the program has set (mx_set_endpoint_addr_context). max_eager: maximum bytes of an eager message to the partner.
+    is_self: the partner is the endpoint itself, whose messages the library delivers. connected: completion of the connection
+    that is being made, or None.
     """
 
     __slots__ = (
@@ -57,7 +58,6 @@ class Partner:
         "_early",
         "_endpoint",
         "_former",
-        "_frames",
         "_is_passive",
         "_key",
         "_last_acknum",
@@ -70,6 +70,7 @@ class Partner:
         "_queue",
         "_retries",
         "_unacked",
+        "_unacked_frames",
         "connected",
         "context",
         "index",
@@ -91,7 +92,7 @@ class Partner:
         self.state = states.PARTNER.initial
         self.connected: Completion[Status] | None = None
         self.pending_acks = 0
-        """Number of received messages that have not been acknowledged."""
+        """Number of received messages and fragments that have not been acknowledged."""
         self._endpoint = endpoint
         self._key = 0
         self._connect_seqnum = 0
@@ -99,7 +100,7 @@ class Partner:
         self._retries = 0  # retransmissions of the oldest message, or of the connection request
         self._queue: deque[Outgoing] = deque()  # not sent yet
         self._unacked: deque[Outgoing] = deque()
-        self._frames = 0  # total of the unacknowledged messages
+        self._unacked_frames = 0  # total number of frames of the unacknowledged messages
         self._next_send = 0
         self._before_session = 0  # the number before the session's first message
         # Number of the next message to match. A reopened endpoint begins with another session, since messages and
@@ -112,7 +113,8 @@ class Partner:
         self._last_session = 0, 0  # the partner's session, and the session number of the last messages sent to it
         self._is_passive = False  # the partner initiated this connection
         self._last_request = 0, 0  # session and number of the partner's last connection request
-        self._former: dict[int, int] = {}  # and of those of earlier sessions, of which copies may still arrive
+        # Last request of each earlier session of the partner, by session: copies of these requests may still arrive.
+        self._former: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"<endpoint {self.index} of node {self.node}>"
@@ -140,13 +142,13 @@ class Partner:
     # Connection
 
     def connect(self, key: int) -> Completion[Status]:
-        """Connect, unless connected; the returned completion gets the status."""
+        """Connect, unless connected already. The result of the returned completion is the status."""
         if self.connected is None:
             self.connected = Completion("a connection to endpoint %s of node %s", self.index, self.node)
         done = self.connected
         self._key = key
         if self.state == states.CONNECTED:
-            self._connected(Status.SUCCESS)
+            self._complete_connecting(Status.SUCCESS)
         elif self.state == states.UNCONNECTED:
             self._step("connect")
             self._retries = 0
@@ -154,7 +156,7 @@ class Partner:
         return done
 
     def reconnect(self) -> None:
-        """Connect again after a loss, with the same key: the partner's messages in progress then end, too."""
+        """Connect again after a loss, with the same key, so that the partner ends its messages in progress, too."""
         self.connect(self._key)
 
     def disconnect(self) -> None:
@@ -185,7 +187,7 @@ class Partner:
         ) == self._last_session  # fmt: skip
         if self.state != states.CONNECTED and is_old:
             # An old request: we answered it, or connected at the same time, and have closed that connection since. The
-            # partner may not know, so it needs a new connection.
+            # partner may still consider it open, so it needs a new one.
             self._endpoint.counters.old_session += 1
             self.connect(self._key)
             return
@@ -212,10 +214,10 @@ class Partner:
         answer.flag, answer.session, answer.word = 1, event.session, self._endpoint.session
         answer.seqnum, answer.number = self._next_match, event.number
         self._endpoint.write(answer)
-        self._connected(Status.SUCCESS)
+        self._complete_connecting(Status.SUCCESS)
 
     def _record_request(self, session: int, number: int) -> None:
-        """Record the partner's last connection request, and that of its session before."""
+        """Record the partner's last connection request, and keep the last one of its previous session."""
         last_session, last_number = self._last_request
         if last_session and session != last_session:
             self._former[last_session] = last_number
@@ -225,8 +227,11 @@ class Partner:
         self._last_request = session, number
 
     def receive_answer(self, event: Event) -> None:
-        """Handle the answer to our connection request. The answer to a late request of our former life, in a session that
-        the partner has begun since, reports that our connection has ended there."""
+        """Handle the answer to our connection request.
+
+        If the answer is to a late request from an earlier opening of this endpoint, and has a later session of messages
+        than our connection, the partner has replaced our connection.
+        """
         ahead = ((event.seqnum >> SEQNUM_BITS) - (self._next_send >> SEQNUM_BITS)) % SESSIONS
         if (
             self.state == states.CONNECTED
@@ -252,7 +257,7 @@ class Partner:
             self.session = event.word
             self._is_passive = False
             self._begin_sending(event.seqnum)
-            self._connected(Status.SUCCESS)
+            self._complete_connecting(Status.SUCCESS)
 
     def receive_nack(self, event: Event) -> None:
         """Handle the partner driver's refusal of a message or of a connection request. A refusal of the sequence number
@@ -270,10 +275,10 @@ class Partner:
         """Close the connection: messages in progress fail with `status`."""
         self._step(event)
         unacked, queue = self._unacked, self._queue
-        self._unacked, self._queue, self._frames, self.pending_acks = deque(), deque(), 0, 0
+        self._unacked, self._queue, self._unacked_frames, self.pending_acks = deque(), deque(), 0, 0
         partials, self._partials, self._early = self._partials, {}, {}
         self._endpoint.fail_messages(self, [*unacked, *queue], list(partials.values()), status)
-        self._connected(status)
+        self._complete_connecting(status)
 
     def _begin_connecting(self) -> None:
         """Start a connection with a new request number."""
@@ -291,7 +296,7 @@ class Partner:
         endpoint.write(request)
         endpoint.arm(self)
 
-    def _connected(self, status: Status) -> None:
+    def _complete_connecting(self, status: Status) -> None:
         done, self.connected = self.connected, None
         if done is not None:
             done.complete(status)
@@ -332,12 +337,12 @@ class Partner:
     def _pump(self) -> None:
         queue, unacked, max_frames = self._queue, self._unacked, self._endpoint.settings.unacked
         while queue and self.state == states.CONNECTED:
-            if unacked and (self._frames + queue[0].frames > max_frames or len(unacked) >= MAX_UNACKED):
+            if unacked and (self._unacked_frames + queue[0].frames > max_frames or len(unacked) >= MAX_UNACKED):
                 return
             outgoing = queue.popleft()
             outgoing.seqnum = self._next_send
-            self._next_send = outgoing.seqnum & ~SEQNUM_MASK | (outgoing.seqnum + 1) & SEQNUM_MASK
-            self._frames += outgoing.frames
+            self._next_send = seqnum_after(outgoing.seqnum)
+            self._unacked_frames += outgoing.frames
             unacked.append(outgoing)
             self._transmit(outgoing)
             self._endpoint.on_transmitted(outgoing)
@@ -372,8 +377,8 @@ class Partner:
         return next(iter(self._partials)) if self._partials else self._next_match
 
     def on_tick(self, ticks: int) -> None:
-        """Send due acknowledgements and retransmissions. Messages, and fragments of a message, take turns at being the
-        first: in one order, a periodic loss could hit the same one each time."""
+        """Send due acknowledgements and retransmissions. Each round of retransmissions begins with another message, and each
+        message with another fragment: in a fixed order, a periodic loss could hit the same frame in every round."""
         settings = self._endpoint.settings
         if self.state == states.CONNECTING:
             if ticks - self._last_request_tick >= settings.resend:
@@ -399,7 +404,7 @@ class Partner:
                     self._transmit(outgoing)
 
     def _count_retry(self) -> bool:
-        """Count a retransmission; return whether the limit is exceeded, so that the partner is unreachable."""
+        """Count a retransmission; return whether the limit is exceeded: the partner is then unreachable."""
         self._retries += 1
         return 0 < self._endpoint.settings.resends < self._retries
 
@@ -495,7 +500,7 @@ class Partner:
         acknowledged: list[Outgoing] = []
         for _ in range(count):
             outgoing = unacked.popleft()
-            self._frames -= outgoing.frames
+            self._unacked_frames -= outgoing.frames
             acknowledged.append(outgoing)
         self._endpoint.counters.acknowledged += count
         for outgoing in acknowledged:

@@ -45,9 +45,9 @@ LINE_SHARED: Final = 6
 """Nanoseconds for a line in the cache that two cores share: its latency of 14 cycles (Intel 64 and IA-32 Architectures
 Optimization Reference Manual, table 2-13, Core microarchitecture)."""
 
-LINES: Final = driver_endpoint.LINES // 64
-"""Our count of the cache lines that a receive handler writes and the next one, or the library, reads: endpoint, ring, event,
-and the tables through which they are found."""
+LINES: Final = driver_endpoint.STATE_SIZE // 64
+"""Our count of the cache lines that a receive handler writes and the next handler, or the library, reads: the endpoint, its
+ring, the event, and the tables through which they are found."""
 
 COPY_RATE: Final = 7_000_000_000
 """bit/s at which a core copies a frame's data from memory to memory. Our choice."""
@@ -62,7 +62,7 @@ LOOKUP_TIME: Final = 250  # ns: check a frame, find its endpoint, write the even
 RETURN_TIME: Final = 1_000  # ns: end the softirq, unmask the interrupt at the NIC, return to the program
 SWITCH_TIME: Final = 2_000  # ns
 WAKE_TIME: Final = 5_000
-"""Nanoseconds. Section 4.3: "On modern processors, this wakeup overhead is several microseconds": our choice."""
+"""Nanoseconds. Our choice; section 4.3: "On modern processors, this wakeup overhead is several microseconds"."""
 
 OFFLOAD_TIME: Final = 350
 """Nanoseconds. Our choice for submitting the copies of one frame to I/OAT, and for its share of polling their completion."""

@@ -33,7 +33,7 @@ _REFUSALS: Final = {
 
 
 class Block:
-    """A block in flight. first: index of its first frame. missing: a bit for each missing frame."""
+    """A block in flight. first: index of its first frame. count: number of frames. missing: a bit for each missing frame."""
 
     __slots__ = ("count", "first", "missing")
 
@@ -72,8 +72,8 @@ class Pulls:
         self._serial = 0
 
     def begin(self, now: int, endpoint: DriverEndpoint, command: Command) -> None:
-        """Start a pull. command: `number` of the pull, `match` and `turn` of the peer's region; the data is written to
-        `address`."""
+        """Start a pull. command: `number` is the pull's, `match` and `turn` are the number and generation of the peer's
+        region, and `address` is the destination of the data."""
         driver = self._driver
         if command.number >= PULLS or not command.length or self._pull_of(endpoint, command.number):
             driver.counters.invalid += 1
@@ -105,8 +105,8 @@ class Pulls:
         self._return(endpoint, command, Status.SUCCESS)
 
     def _next_handle(self, endpoint: DriverEndpoint, number: int) -> int:
-        """Return a handle that differs from those of earlier pulls with the same number, also before a restart: their
-        late replies may still arrive."""
+        """Return a handle that differs from those of earlier pulls with the same number, even before a restart: late
+        replies to those pulls may still arrive."""
         while True:
             self._serial += 1
             handle = (endpoint.session * _SPREAD + self._serial) % _SERIALS << _NUMBER_BITS | number
@@ -269,7 +269,7 @@ class Pulls:
         """Answer a request for a block."""
         driver = self._driver
         (
-            _, src, peer_index, dst, src_endpoint, session, total, region_id, turn, begin, handle, magic, skipped, length,
+            _, src, peer_index, dst, _, session, total, region_id, turn, begin, handle, magic, skipped, length,
             first, _,
         ) = driver.codec.unpack_pull(frame)  # fmt: skip
         peer = driver.sender(src, peer_index)
@@ -288,7 +288,6 @@ class Pulls:
             self._refuse(peer, dst, data, handle, magic)
             return
         self._reply(peer, handle, magic, data[offset : offset + length], first, offset)
-        del src_endpoint
 
     def _reply(self, peer: int, handle: int, magic: int, data: memoryview, first: int, offset: int) -> None:
         driver = self._driver
@@ -298,11 +297,11 @@ class Pulls:
             driver.codec.pack_pull_reply,
             driver.nic,
         )
-        for index, at in enumerate(range(0, len(data), fragment_size)):
-            payload = nic.dma_read([data[at : at + fragment_size]])
+        for index, start in enumerate(range(0, len(data), fragment_size)):
+            payload = nic.dma_read([data[start : start + fragment_size]])
             driver.counters.send_pull_reply += 1
             driver.send(
-                pack(to, driver.address, driver.number, first + index & 0xFF, offset + at, handle, magic, payload)
+                pack(to, driver.address, driver.number, first + index & 0xFF, offset + start, handle, magic, payload)
             )
 
     def _refuse(self, peer: int, endpoint: int, nack_type: int, handle: int, magic: int) -> None:
@@ -318,7 +317,7 @@ class Pulls:
 def _view_region(
     driver: Driver, endpoint_index: int, session: int, region_id: int, turn: int, begin: int, length: int
 ) -> memoryview | int:
-    """Return bytes of a region that an endpoint has registered, or the type of the refusal."""
+    """Return `length` bytes of a region that an endpoint has registered, or the type of the refusal."""
     endpoint = driver.endpoints.get(endpoint_index)
     if endpoint is None or endpoint.state != states.OPEN:
         return NACK_TYPE_BAD_ENDPOINT

@@ -44,7 +44,7 @@ class ReceiveQueues:
         if mask == MATCH_NONE and 0 <= match_info <= MATCH_NONE:  # all bits are compared, those of the context, too
             return
         if not 0 <= match_info < 1 << 64 or not 0 <= mask < 1 << 64:
-            raise MxError(Status.NO_RESOURCES, "match information and mask must have 64 bits or fewer")
+            raise MxError(Status.NO_RESOURCES, f"match 0x{match_info:x} and mask 0x{mask:x} must have 64 bits or fewer")
         if match_info & ~mask:
             raise MxError(Status.NO_RESOURCES, f"match 0x{match_info:x} has bits outside of its mask 0x{mask:x}")
         if mask & self._contexts != self._contexts:
@@ -93,7 +93,7 @@ class ReceiveQueues:
         self._unexpected[incoming.match_info & self._contexts].remove(incoming)
 
     def probe(self, match_info: int, mask: int) -> Completion[Incoming | None]:
-        """Wait for a message that matches."""
+        """Wait for an unexpected message that matches."""
         result: Completion[Incoming | None] = Completion("a message that matches 0x%x", match_info)
         incoming = self.find(match_info, mask)
         if incoming is not None:
@@ -109,7 +109,7 @@ class ReceiveQueues:
             probe.result.complete(None)
 
     def cancel(self, request: Request) -> bool:
-        """Cancel a posted receive. False: it is matched already."""
+        """Cancel a posted receive. Returns False if a message has matched it."""
         posted = self._posted.get(request.match_info & self._contexts, deque())
         if request not in posted:
             return False

@@ -21,15 +21,15 @@ class Settings:
 
     tick: period of the library's clock in nanoseconds, and the maximum delay of an acknowledgement. resend: ticks after
     which an unacknowledged message is resent. resends: maximum retransmissions before the partner is unreachable; 0: no
-    limit. acknowledge: received messages after which an acknowledgement is sent at once. zombies: maximum sends that
-    complete before their message is acknowledged. unacked: maximum frames of unacknowledged messages to one endpoint (ours:
-    half of the default ring, whatever `entries` is; Open-MX's limit is 8,191 messages). pulls: maximum pulls of one endpoint
-    in progress (ours; each has 128 replies in flight). pull_timeout: nanoseconds without progress after which a pull
-    requests its blocks again. offload: minimum bytes of a pull reply that the copy engine (I/OAT) copies; 0: the core copies
-    all. rendezvous: maximum bytes of an eager message; longer messages are pulled. shared_rendezvous: as rendezvous, between
-    endpoints of one node. entries: entries of an endpoint's receive ring. migrate: 1 if a program moves to the core that its
-    endpoint's frames interrupt (the paper's section 3.2), otherwise 0. first_seqnum: number of a session's first message
-    (Open-MX uses another number after a disconnect).
+    limit. acknowledge: received messages and fragments after which an acknowledgement is sent at once. zombies: maximum
+    sends that complete before their message is acknowledged. unacked: maximum frames of unacknowledged messages to one
+    endpoint (ours: half of the default ring, whatever `entries` is; Open-MX's limit is 8,191 messages). pulls: maximum
+    pulls of one endpoint in progress (ours; each has 128 replies in flight). pull_timeout: nanoseconds without progress
+    after which a pull requests its blocks again. offload: minimum bytes of a pull reply that the copy engine (I/OAT)
+    copies; 0: the core copies all. rendezvous: maximum bytes of an eager message; longer messages are pulled.
+    shared_rendezvous: as rendezvous, between endpoints of one node. entries: entries of an endpoint's receive ring.
+    migrate: 1 if a program moves to the core that its endpoint's frames interrupt (the paper's section 3.2), otherwise 0.
+    first_seqnum: number of a session's first message (Open-MX uses another number after a disconnect).
     """
 
     tick: int = SECOND // 64
@@ -51,7 +51,7 @@ class Settings:
         for name in self.__slots__:
             value = getattr(self, name)
             if type(value) is not int:
-                raise ValueError(f"{name} = {value!r}: a whole number")
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
         limits = {
             "tick": (1000, MAX_TIME), "resend": (1, 1 << 20), "resends": (0, 1 << 30), "acknowledge": (1, 128),
             "zombies": (0, 1 << 20), "unacked": (1, MAX_UNACKED), "pulls": (1, PULLS), "pull_timeout": (1, MAX_TIME),
@@ -62,4 +62,4 @@ class Settings:
         for name, (minimum, maximum) in limits.items():
             value = getattr(self, name)
             if not minimum <= value <= maximum:
-                raise ValueError(f"{name} = {value}: {minimum} to {maximum}")
+                raise ValueError(f"{name} must be {minimum} to {maximum}, got {value}")

@@ -39,7 +39,7 @@ def split_driver(settings: Settings | None = None, codec: Codec = codec) -> Spli
 
 
 class Nic:
-    """Implements `SharedNic`: each host gets a new driver, without endpoints."""
+    """A shared NIC (`SharedNic`) whose hosts each get a new driver, without endpoints."""
 
     def __init__(
         self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec, drivers: dict[int, Driver]

@@ -11,7 +11,7 @@ OPEN: Final = "open"
 CLOSED: Final = "closed"
 
 _MESSAGES: Final = ("recv_messages",)
-_CLOSED: Final = ("drop_bad_endpoint",)
+_BAD_ENDPOINT: Final = ("drop_bad_endpoint",)
 
 ENDPOINT: Final = StateTable(
     "Open-MX endpoint",
@@ -19,14 +19,14 @@ ENDPOINT: Final = StateTable(
     (
         Row(UNOPENED, "open", "pass on earlier connection requests", OPEN),
         Row(UNOPENED, "connection request", "keep it", UNOPENED, ("early_connects",)),
-        Row(UNOPENED, "message", "refuse it", UNOPENED, _CLOSED),
+        Row(UNOPENED, "message", "refuse it", UNOPENED, _BAD_ENDPOINT),
         Row(OPEN, "connection request", "hand it over", OPEN, _MESSAGES),
         Row(OPEN, "message", "hand it over", OPEN, _MESSAGES),
         Row(OPEN, "message of another session", "refuse it", OPEN, ("drop_bad_session",)),
         Row(OPEN, "message without room", "drop it", OPEN, ("unexp_eventq_full",)),
         Row(OPEN, "close", "forget regions and pulls", CLOSED),
-        Row(CLOSED, "connection request", "refuse it", CLOSED, _CLOSED),
-        Row(CLOSED, "message", "refuse it", CLOSED, _CLOSED),
+        Row(CLOSED, "connection request", "refuse it", CLOSED, _BAD_ENDPOINT),
+        Row(CLOSED, "message", "refuse it", CLOSED, _BAD_ENDPOINT),
         Row(CLOSED, "open", "begin a session", OPEN),
     ),
 )

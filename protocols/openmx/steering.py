@@ -31,7 +31,7 @@ def myri10ge_queue(frame: Buffer, queues: int) -> int:
     return _endpoint(frame, 0) % queues
 
 
-_ETHERNET_HEADER: Final = 14
+_ETHERNET_HEADER: Final = 14  # bytes; the program's offsets begin after it
 _LOAD_BYTE, _JUMP_IF_EQUAL, _XOR, _RETURN = 0x30, 0x15, 0xA4, 0x16
 
 

@@ -24,8 +24,8 @@ class NicAttributes(NamedTuple):
 
 
 class ViAttributes(NamedTuple):
-    """Attributes of a VI (VIP_VI_ATTRIBUTES). rdma_write, rdma_read: whether peers may access memory by RDMA through
-    it."""
+    """Attributes of a VI (VIP_VI_ATTRIBUTES). max_transfer: maximum bytes of a message. rdma_write, rdma_read: whether
+    peers may access memory by RDMA through the VI."""
 
     reliability: Reliability
     max_transfer: int
@@ -45,8 +45,8 @@ class ViQuery(NamedTuple):
 
 
 class MemoryAttributes(NamedTuple):
-    """Attributes of registered memory (VIP_MEM_ATTRIBUTES). rdma_write, rdma_read: whether peers may access it by
-    RDMA."""
+    """Attributes of registered memory (VIP_MEM_ATTRIBUTES). rdma_write, rdma_read: whether peers may access the memory
+    by RDMA."""
 
     ptag: int
     rdma_write: bool

@@ -1,5 +1,4 @@
-"""State that the parts of the firmware share: the NIC's VIs, registered memory and peers, and completions to the
-host."""
+"""State that the firmware's modules share: the NIC's VIs, registered memory and peers, and completions to the host."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ AGENT: Final = "agent"
 REGISTER: Final = "register"
 """Work on the host: the kernel agent pins memory and adds its pages to a table, or removes them."""
 
-_ETHERNET: Final = 14
-_CHECK: Final = 4  # bytes of the CRC-32 behind a frame's payload
+_ETHERNET_SIZE: Final = 14  # bytes of the Ethernet header
+_CHECK_SIZE: Final = 4  # bytes of the CRC-32 behind a frame's payload
 RDMA_WRITE_ENABLED: Final = 1
 """Attribute of registered memory and of VIs: peers may write it by RDMA."""
 RDMA_READ_ENABLED: Final = 2
@@ -40,7 +39,7 @@ COMPLETED: Final = {
 }
 """Operation bits of a send descriptor's status, by frame type."""
 _MAX_ERRORS: Final = 256
-"""Maximum of asynchronous errors queued for the host; further errors are dropped."""
+"""Maximum number of asynchronous errors queued for the host; further errors are dropped."""
 
 
 class Codec(Protocol):
@@ -114,7 +113,7 @@ class Target:
         self.buffer = buffer
 
     def is_of(self, message: int, total: int, remote: Segment | None, registration_epoch: int) -> bool:
-        """Whether a frame with these values belongs to the message, and the access may still be as it was checked."""
+        """Whether a frame with these values belongs to the message, and the checked access is still valid."""
         if message != self.message or total != self.total or registration_epoch != self.registration_epoch:
             return False
         own = self.remote
@@ -126,10 +125,11 @@ class Target:
 class Outgoing:
     """A message of a send queue, or the response to an RDMA Read.
 
-    kind: frame type. segments: the data, `length` bytes. sent_bytes: bytes in frames so far. last: sequence number of
-    the last frame; None until that frame is sent. received_bytes: received bytes of an RDMA Read. is_finished: only an
-    acknowledgement is missing. registration_epoch: value of `Card.registration_epoch` when the access to the segments was
-    checked.
+    kind: frame type. slot: slot of the descriptor, -1 for a response. number: number of the message in the connection; for a
+    response that of the RDMA Read. segments: the data, `length` bytes. sent_bytes: bytes in frames so far. last: sequence
+    number of the last frame; None until that frame is sent. received_bytes: received bytes of an RDMA Read. is_finished:
+    True, except for an RDMA Read whose data has not arrived. registration_epoch: value of `Card.registration_epoch` when
+    the access to the segments was checked.
     """
 
     __slots__ = (
@@ -206,8 +206,8 @@ class Vi:
         self.reads = 0  # RDMA Reads in progress
         self.sequence = 0  # of the next frame
         self.message = 0  # number of the next message
-        self.unacknowledged: deque[tuple[int, bytes]] = deque()
-        self.resent_from = -1
+        self.unacknowledged: deque[tuple[int, bytes]] = deque()  # sequence number, frame
+        self.resent_from = -1  # missing frame for which the receiver's report caused the last retransmission; -1: none
         self.retries = 0
         self.progress_time = 0  # of the last acknowledgement, or when the oldest unacknowledged frame was sent
         self.expected = 0  # sequence number of the next frame to accept
@@ -240,12 +240,12 @@ class Card:
         self.settings: Final = settings
         self.codec: Final = codec
         self.counters: Final = Counters()
-        self.max_send: Final = adapter.mtu - (FRAME_SIZE - _ETHERNET) - _CHECK
+        self.max_send: Final = adapter.mtu - (FRAME_SIZE - _ETHERNET_SIZE) - _CHECK_SIZE
         """Maximum payload of a frame of a Send, in bytes."""
-        self.max_remote: Final = adapter.mtu - (REMOTE_SIZE - _ETHERNET) - _CHECK
+        self.max_remote: Final = adapter.mtu - (REMOTE_SIZE - _ETHERNET_SIZE) - _CHECK_SIZE
         """Maximum payload of a frame of an RDMA Write, in bytes."""
         if self.max_remote < 1:
-            raise ValueError(f"an MTU of {adapter.mtu} bytes has no room for VIA's headers")
+            raise ValueError(f"MTU of VIA must be {adapter.mtu - self.max_remote + 1} bytes or more, got {adapter.mtu}")
         self.timers: Final[Timers[int]] = Timers()
         """Keys: twice a VI's number for its connection request, plus 1 for its unacknowledged frames; ~slot for the
         time-out of a command; `pending_disconnects.DISCONNECT_TIMERS` plus a session for the end of a connection."""
@@ -262,7 +262,7 @@ class Card:
             adapter, nic, partial(_make_peer, adapter.addresses), presumes_first=True
         )
         self.returned: Final[deque[int]] = deque()
-        """Slots of completed descriptors and commands that the host has not been shown yet."""
+        """Slots of completed descriptors and commands whose completions have not been posted to the host yet."""
         self._is_returning = False
         self._errors: deque[tuple[AsyncError, int]] = deque()
         self._error_slot = -1
@@ -293,7 +293,7 @@ class Card:
 
     # Memory.
 
-    def reach(self, ptag: int, segment: Segment, length: int, access: int = 0) -> memoryview:
+    def view_region(self, ptag: int, segment: Segment, length: int, access: int = 0) -> memoryview:
         """Return a view of registered memory. access: RDMA_WRITE_ENABLED or RDMA_READ_ENABLED for an access by a peer,
         WRITABLE to receive. Raises ViolationError unless the memory is registered with this protection tag, contains the
         segment, and permits the access."""
@@ -314,10 +314,12 @@ class Card:
             raise ViolationError from error
 
     def span(self, ptag: int, segments: Sequence[Segment], access: int = 0) -> Span:
-        """Return the memory of a descriptor's segments. access: as for `reach`. Raises ViolationError."""
+        """Return the memory of a descriptor's segments. access: as for `view_region`. Raises ViolationError."""
         if len(segments) == 1 and segments[0].length:
-            return self.reach(ptag, segments[0], segments[0].length, access)
-        return Scatter([self.reach(ptag, segment, segment.length, access) for segment in segments if segment.length])
+            return self.view_region(ptag, segments[0], segments[0].length, access)
+        return Scatter(
+            [self.view_region(ptag, segment, segment.length, access) for segment in segments if segment.length]
+        )
 
     # Completions to the host.
 
@@ -356,8 +358,8 @@ class Card:
             self.answer(slot, Result.SUCCESS, Command(Op.NEXT_ERROR, vi=vi, number=is_broken, value=error))
 
     def post_returned(self) -> None:
-        """Show the host what was returned. It may ring a doorbell meanwhile, which re-enters the firmware: its state is
-        consistent, and the outer call shows what that returns."""
+        """Post the completions of returned slots to the host. The host may ring a doorbell meanwhile, which re-enters the
+        firmware: the firmware's state is consistent, and the outer call posts what the doorbell returns."""
         if self._is_returning:
             return
         self._is_returning = True
@@ -381,7 +383,7 @@ class Card:
         )  # fmt: skip
 
     def send_unconnected(self, peer: peers.Peer, vi: int, session: int) -> None:
-        """Tell a peer that its connection does not exist on this NIC."""
+        """Send an error frame to a peer whose connection does not exist on this NIC. vi, session: the peer's end."""
         self._send_error(peer, peer.incarnation, vi, session, int(Done.TRANSPORT_ERROR))
 
     def announce(self, number: int, incarnation: int) -> None:
@@ -396,14 +398,16 @@ class Card:
             )
         )  # fmt: skip
 
-    def flush(self, vi: Vi, head: int = 0) -> None:
-        """Complete all descriptors of a VI as flushed. head: status bits of the oldest send descriptor instead."""
+    def flush(self, vi: Vi, oldest_status: int = 0) -> None:
+        """Complete all descriptors of a VI as flushed. oldest_status: error bits of the oldest send descriptor; 0: it is
+        flushed like the others."""
         queue, receives = vi.queue, vi.receives
         vi.queue, vi.unsent, vi.receives = deque(), deque(), deque()
         vi.replies.clear()
         for outgoing in queue:
-            self.finish(outgoing.slot, Done.DONE | (head or Done.DESC_FLUSHED_ERROR) | COMPLETED[outgoing.kind])
-            head = 0
+            error = oldest_status or Done.DESC_FLUSHED_ERROR
+            self.finish(outgoing.slot, Done.DONE | error | COMPLETED[outgoing.kind])
+            oldest_status = 0
         for slot in receives:
             self.finish(slot, Done.DONE | Done.DESC_FLUSHED_ERROR | Done.COMPLETED_RECEIVE)
         self.timers.cancel(vi.number << 1 | 1)

@@ -4,8 +4,8 @@ A request is resent until the peer answers or the request expires. Each side num
 and a frame contains the session of its receiver, so that frames of an earlier connection are not mistaken for frames of
 the current one. A VI that accepts a request is connected at once. If the answer is lost, the peer resends the request,
 and the answer is repeated. The first answer is final: a copy of a refused request, delayed in a queue, must not be
-accepted when a server waits at last, since the peer has given it up. The end of a connection, and the withdrawal of a
-request, are resent until the peer answers (`pending_disconnects`).
+accepted when a server waits later, since the peer has abandoned the request. The end of a connection, and the withdrawal
+of a request, are resent until the peer answers (`pending_disconnects`).
 
 A peer-to-peer request is queued at the NIC until a VI requests a connection to that peer with the same discriminator. The
 NIC with the lower number pairs the requests; the other one waits for its answer. Otherwise two NICs whose requests cross
@@ -40,7 +40,8 @@ _HALF: Final = 1 << 31
 
 @dataclass(slots=True)
 class Request:
-    """A connection request from a peer. is_reported: VipConnectWait has returned it."""
+    """A connection request from a peer. step: STEP_REQUEST or STEP_PEER_REQUEST. vi, session: the peer's VI, and the number
+    of the connection there. is_reported: VipConnectWait has returned the request."""
 
     peer: Peer
     step: int
@@ -58,10 +59,10 @@ class Connections:
     def __init__(self, card: Card) -> None:
         self.pending_disconnects: Final = PendingDisconnects(card)
         self._card = card
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, Request] = {}  # queued requests by number
         # Session of the last answered request, and the answer, by node and VI.
         self._answered: dict[tuple[int, int], tuple[int, int]] = {}
-        self._next = 0
+        self._last_number = 0
         self._waits: list[tuple[int, bytes]] = []  # pending VipConnectWait commands: slot, discriminator
 
     # Commands of the host.
@@ -76,7 +77,7 @@ class Connections:
         vi.connect_slot, vi.discriminator = slot, command.name
         vi.step = STEP_PEER_REQUEST if is_peer else STEP_REQUEST
         vi.expires = now + command.address if command.address else 0
-        is_pairing = is_peer and self._pairs_requests(peer)
+        is_pairing = is_peer and self._is_pairing_with(peer)
         matching = next(
             (number for number, request in self._requests.items() if is_pairing and _matches(vi, request)), None
         )
@@ -134,7 +135,7 @@ class Connections:
         self._join(vi, "accept", request, command.value)
 
     def reject(self, slot: int, command: Command) -> None:
-        """VipConnectReject."""
+        """VipConnectReject: refuse a request."""
         request = self._requests.pop(command.value, None)
         if request is not None:
             self._refuse(request, STEP_REJECT)
@@ -169,9 +170,9 @@ class Connections:
         answered = self._answered.get((peer.number, vi))
         if answered is not None and _is_copy(session, answered[0]):
             if answered[0] == session and answered[1] != STEP_ACCEPT:
-                self._answer(peer, vi, session, answered[1])
+                self._send_refusal(peer, vi, session, answered[1])
             return
-        for local in card.vis.values() if self._pairs_requests(peer) else ():
+        for local in card.vis.values() if self._is_pairing_with(peer) else ():
             is_same_vi = peer.number == card.number and local.number == vi
             if local.state == PENDING and not is_same_vi and _matches(local, request):
                 self._join(local, "matching peer request", request)
@@ -186,23 +187,23 @@ class Connections:
         if (step == STEP_REQUEST and not is_awaited) or is_full or card.state != OPEN:
             self._refuse(request, STEP_NO_MATCH)
             return
-        self._next += 1
-        self._requests[self._next] = request
+        self._last_number += 1
+        self._requests[self._last_number] = request
         if is_awaited:
-            self._report(self._next, request)
+            self._report(self._last_number, request)
 
     def on_answer(self, vi: Vi, step: int, from_vi: int, from_session: int) -> None:
         """Handle the peer's answer to the request of this VI."""
         if vi.state == PENDING:
             if step == STEP_ACCEPT:
                 vi.peer_vi, vi.peer_session = from_vi, from_session
-                self._connected(vi, "accepted", self._take_request(vi))
+                self._complete_connecting(vi, "accepted", self._take_request(vi))
             elif step in (STEP_REJECT, STEP_NO_MATCH):
                 self._fail(vi, "refused", Result.REJECT if step == STEP_REJECT else Result.NO_MATCH)
 
     def on_disconnect(self, peer: Peer, vi: int, session: int, from_vi: int, from_session: int, cause: int) -> None:
         """Handle the end of a connection, or the withdrawal of a request, by a peer (from_vi, from_session). vi,
-        session: the local end, 0 if the peer does not know it. cause: see `PendingDisconnect`."""
+        session: the local end, 0 if unknown to the peer. cause: see `PendingDisconnect`."""
         for local in self._card.vis.values():
             if local.peer is not peer:
                 continue
@@ -214,7 +215,7 @@ class Connections:
         for number, request in list(self._requests.items()):
             if (request.peer, request.vi, request.session) == (peer, from_vi, from_session):
                 del self._requests[number]
-                self._remember(request, STEP_REJECT)
+                self._record_answer(request, STEP_REJECT)
 
     def on_timer(self, now: int, vi: Vi) -> None:
         """Resend a request, or fail it."""
@@ -232,18 +233,19 @@ class Connections:
         vi: Vi,
         event: str,
         error: AsyncError,
-        head: int = 0,
+        oldest_status: int = 0,
         peer_cause: int | None = Done.TRANSPORT_ERROR,
     ) -> None:
-        """End a connection because of an error, and flush the VI's descriptors. event: event of the state table. head: as
-        for `Card.flush`. peer_cause: cause to send to the peer; None: the peer is not notified."""
+        """End a connection because of an error, and flush the VI's descriptors. event: event of the state table. error:
+        reported to the host. oldest_status: as for `Card.flush`. peer_cause: cause to send to the peer; None: the peer is
+        not notified."""
         if vi.state != CONNECTED:
             return
         card = self._card
         card.step_vi(vi, event)
         if peer_cause is not None:
             self.pending_disconnects.add(vi, peer_cause)
-        card.flush(vi, head)
+        card.flush(vi, oldest_status)
         vi.unacknowledged.clear()
         card.report(error, vi.number)
 
@@ -272,16 +274,16 @@ class Connections:
             if vi.state == PENDING and vi.peer is not None
         ]
 
-    def _pairs_requests(self, peer: Peer) -> bool:
-        """Whether this NIC pairs its peer-to-peer requests and those of this peer."""
+    def _is_pairing_with(self, peer: Peer) -> bool:
+        """Whether this NIC, not the peer, pairs the peer-to-peer requests of the two NICs."""
         return self._card.number <= peer.number
 
     def _take_request(self, vi: Vi) -> int:
-        """Forget the request of the VI that has accepted this VI's, and later copies of it; return its number, 0 if it has
-        not come."""
+        """Remove the queued request of the peer's VI that has accepted this VI's request, and ignore later copies of it.
+        Return its number, or 0 if none was queued."""
         assert vi.peer is not None
         key = vi.peer, vi.peer_vi, vi.peer_session
-        self._note_answer((vi.peer.number, vi.peer_vi), vi.peer_session, STEP_ACCEPT)
+        self._store_answer((vi.peer.number, vi.peer_vi), vi.peer_session, STEP_ACCEPT)
         for number, request in self._requests.items():
             if (request.peer, request.vi, request.session) == key:
                 del self._requests[number]
@@ -291,11 +293,11 @@ class Connections:
     def _join(self, vi: Vi, event: str, request: Request, number: int = 0) -> None:
         """Connect a VI to a request, and accept it. number: number of a queued request."""
         vi.begin(request.peer, request.vi, request.session)
-        self._remember(request, STEP_ACCEPT)
+        self._record_answer(request, STEP_ACCEPT)
         self._send_step(vi, STEP_ACCEPT)
-        self._connected(vi, event, number)
+        self._complete_connecting(vi, event, number)
 
-    def _connected(self, vi: Vi, event: str, number: int = 0) -> None:
+    def _complete_connecting(self, vi: Vi, event: str, number: int = 0) -> None:
         self._card.step_vi(vi, event)
         vi.retries = 0
         self._end_request(vi, Result.SUCCESS, number)
@@ -326,21 +328,21 @@ class Connections:
 
     def _refuse(self, request: Request, step: int) -> None:
         """Refuse a request. step: STEP_REJECT or STEP_NO_MATCH."""
-        self._remember(request, step)
-        self._answer(request.peer, request.vi, request.session, step)
+        self._record_answer(request, step)
+        self._send_refusal(request.peer, request.vi, request.session, step)
 
-    def _remember(self, request: Request, step: int) -> None:
-        """Remember the answer to a request, for copies of it."""
-        self._note_answer((request.peer.number, request.vi), request.session, step)
+    def _record_answer(self, request: Request, step: int) -> None:
+        """Record the answer to a request, for copies of the request."""
+        self._store_answer((request.peer.number, request.vi), request.session, step)
 
-    def _note_answer(self, key: tuple[int, int], session: int, step: int) -> None:
+    def _store_answer(self, key: tuple[int, int], session: int, step: int) -> None:
         answered = self._answered
         answered.pop(key, None)
         answered[key] = session, step
         if len(answered) > self._card.settings.requests:
             del answered[next(iter(answered))]
 
-    def _answer(self, peer: Peer, vi: int, session: int, step: int) -> None:
+    def _send_refusal(self, peer: Peer, vi: int, session: int, step: int) -> None:
         """Send a negative answer to a request."""
         card = self._card
         peer.send_later(

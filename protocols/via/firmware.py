@@ -1,8 +1,8 @@
 """VIA's firmware: dispatch of frames, doorbells and timers.
 
-A received frame is checked in this order, and dropped and counted at the first check that fails: length and version;
-CRC-32; destination and known peer; current incarnations of both NICs (`protocols.core.peers`); connection of a VI. The
-sender of data for a connection that does not exist gets an error frame.
+A received frame is checked in this order, and dropped and counted at the first check that fails: destination; length and
+version; CRC-32; known peer; current incarnations of both NICs (`protocols.core.peers`); connection of a VI. The sender of
+data for a connection that does not exist gets an error frame.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from protocols.via.vipl_names import (
 )
 
 _KINDS: Final = {OP_SENDRECV: TYPE_SEND, OP_RDMAWRITE: TYPE_RDMA_WRITE, OP_RDMAREAD: TYPE_RDMA_READ}
-_STREAM: Final = (TYPE_SEND, TYPE_RDMA_WRITE, TYPE_RDMA_READ, TYPE_READ_REPLY)
+_SEQUENCED: Final = (TYPE_SEND, TYPE_RDMA_WRITE, TYPE_RDMA_READ, TYPE_READ_REPLY)
 """Frame types that are sequenced."""
 
 
@@ -133,7 +133,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             return
         if queue == Queue.COMMAND:
             card.in_use[slot] = 1
-            self._agent.command(now, slot)
+            self._agent.execute(now, slot)
         elif (vi := card.vis.get(number)) is None:
             card.counters.invalid += 1
             card.finish(slot, Done.DONE | Done.FORMAT_ERROR)
@@ -226,7 +226,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         if standing is not Standing.CURRENT:
             counters.stale += 1
             if standing is Standing.MISDIRECTED and kind != TYPE_ERROR:
-                # The connection may exist: a request of the VI may have been answered meanwhile.
+                # No error for the connection, which may exist: a request of the VI may have been answered meanwhile.
                 card.announce(peer.number, peer.incarnation)
             return
         if self._announcements is not None:
@@ -252,7 +252,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             if vi.reliability != UNRELIABLE:
                 self._sender.on_acknowledgement(now, vi, sequence, bool(flags & FLAGS_MISSING))
         elif kind == TYPE_ERROR:
-            # The peer has the connection still if it was a frame with wrong numbers that it did not know: tell it.
+            # The peer still has the connection if it has rejected a frame with wrong numbers, so `lose` notifies it.
             self._connections.lose(vi, "error at the peer", AsyncError.CONN_LOST, total & STATUS_ERRORS)
         else:
             self._receiver.on_data(vi, kind, flags, sequence, message, total, offset, immediate, remote, payload)
@@ -268,7 +268,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         if kind == TYPE_ERROR and pending_disconnects.on_confirmation(peer, session):
             return
         self._card.counters.unconnected += 1
-        if (kind in _STREAM or step == STEP_ACCEPT) and not pending_disconnects.repeat(session):
+        if (kind in _SEQUENCED or step == STEP_ACCEPT) and not pending_disconnects.repeat(session):
             self._card.send_unconnected(peer, from_vi, from_session)
 
     # Doorbells.
@@ -279,7 +279,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         try:
             for segment in card.slots.read(slot).data:
                 if segment.length:
-                    card.reach(vi.ptag, segment, segment.length, WRITABLE)
+                    card.view_region(vi.ptag, segment, segment.length, WRITABLE)
         except MalformedDescriptorError:
             self._refuse(slot, status | Done.FORMAT_ERROR)
         except ViolationError:

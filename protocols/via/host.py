@@ -36,7 +36,7 @@ from protocols.via.vipl_names import AsyncError, Reliability, Resource, Result, 
 from protocols.via.virtual_interface import CompletionQueue, Descriptor, ErrorReport, Vi, WorkQueue, check_discriminator
 
 _WORD: Final = 4
-_NUMBERS: Final = MAX_VIS - 1
+_VI_NUMBER_MASK: Final = MAX_VIS - 1
 _REQUEST: Final = "a connection request"
 _ALARM: Final = "an alarm"
 _IDLE: Final = (_REQUEST, _ALARM)
@@ -97,7 +97,7 @@ class ViaNic(Host):
         await self.command(Command(Op.OPEN))
 
     async def close(self) -> None:
-        """VipCloseNic: end all connections, and free all VIs, memory and protection tags. Later calls fail."""
+        """VipCloseNic: end all connections, and free all VIs, memory and protection tags. Calls then fail until `open`."""
         await self.command(Command(Op.CLOSE))
         for memory, _ in self._memories.values():
             self._memory.unpin(memory.address)
@@ -107,7 +107,7 @@ class ViaNic(Host):
             self.forget(vi)
 
     def query(self) -> NicAttributes:
-        """VipQueryNic."""
+        """VipQueryNic: return the NIC's attributes."""
         levels = [level for level in Reliability if level <= self.reliability]
         reads = [level for level in levels if level is not Reliability.UNRELIABLE and self.settings.rdma_read]
         return NicAttributes(
@@ -135,15 +135,15 @@ class ViaNic(Host):
         return ptag
 
     async def destroy_ptag(self, ptag: int) -> None:
-        """VipDestroyPtag. Raises ViaError while memory or a VI has the tag."""
+        """VipDestroyPtag: destroy a protection tag. Raises ViaError while memory or a VI has the tag."""
         await self.command(Command(Op.DESTROY_PTAG, ptag=ptag))
 
     async def register(
         self, buffer: memoryview, ptag: int, *, rdma_write: bool = False, rdma_read: bool = False
     ) -> Memory:
-        """VipRegisterMem: register memory. buffer: contiguous bytes, or items of another type; from `allocate`, if the NIC
-        is in another process; if it is read-only, it can be sent only. rdma_write, rdma_read: whether peers may write or
-        read it by RDMA. Raises ViaError."""
+        """VipRegisterMem: register memory. buffer: contiguous items of any type; from `allocate` if the NIC is in another
+        process; a read-only buffer can be sent only. rdma_write, rdma_read: whether peers may write or read the memory by
+        RDMA. Raises ViaError."""
         memory = self._memory
         if not buffer.c_contiguous:
             raise ViaError(Result.INVALID_PARAMETER, "memory must be contiguous")
@@ -171,14 +171,15 @@ class ViaNic(Host):
         self._memory.unpin(memory.address)
 
     def query_memory(self, memory: Memory) -> MemoryAttributes:
-        """VipQueryMem. Raises ViaError."""
+        """VipQueryMem: return the attributes of registered memory. Raises ViaError."""
         entry = self._memories.get(memory.handle)
         if entry is None:
             raise ViaError(Result.INVALID_PARAMETER, f"memory {memory.handle} is not registered")
         return entry[1]
 
     async def set_memory_attributes(self, memory: Memory, attributes: MemoryAttributes) -> Memory:
-        """VipSetMemAttributes: change the protection tag and peers' permissions. Raises ViaError."""
+        """VipSetMemAttributes: change the protection tag and the peers' permissions; return the memory with the new tag.
+        Raises ViaError."""
         ptag, rdma_write, rdma_read = attributes
         await self.command(
             Command(Op.SET_MEMORY, number=memory.handle, ptag=ptag, value=pack_permissions(rdma_write, rdma_read))
@@ -198,15 +199,15 @@ class ViaNic(Host):
         rdma_write: bool = True,
         rdma_read: bool = False,
     ) -> Vi:
-        """VipCreateVi. reliability, max_transfer: None for the provider's maximum. rdma_write, rdma_read: whether peers
-        may access memory by RDMA through it. Raises ViaError."""
+        """VipCreateVi: create a VI. reliability, max_transfer: None for the provider's maximum. rdma_write, rdma_read:
+        whether peers may access memory by RDMA through the VI. Raises ViaError."""
         if any(cq is not None and cq.nic is not self for cq in (send_cq, receive_cq)):
-            raise ViaError(Result.INVALID_PARAMETER, "the completion queue is another NIC's")
+            raise ViaError(Result.INVALID_PARAMETER, "the completion queue belongs to another NIC")
         if len(self._vis) >= MAX_VIS:
             raise ViaError(Result.ERROR_RESOURCE, f"all {MAX_VIS} VIs exist")
-        number = self._last_vi + 1 & _NUMBERS
+        number = self._last_vi + 1 & _VI_NUMBER_MASK
         while number in self._vis:
-            number = number + 1 & _NUMBERS
+            number = number + 1 & _VI_NUMBER_MASK
         self._last_vi = number
         level = self.reliability if reliability is None else reliability
         size = self.settings.max_transfer if max_transfer is None else max_transfer
@@ -221,7 +222,8 @@ class ViaNic(Host):
         return vi
 
     def create_cq(self, entries: int) -> CompletionQueue:
-        """VipCreateCQ. entries: its capacity; completions beyond it are lost, and reported as VI_OVERRUN."""
+        """VipCreateCQ: create a completion queue. entries: capacity; completions beyond it are lost, and reported as
+        VI_OVERRUN. Raises ViaError."""
         return CompletionQueue(self, entries, self._overrun, self.alarm)
 
     async def connect_wait(self, discriminator: bytes, timeout: int = 0) -> ConnectionRequest:
@@ -232,7 +234,7 @@ class ViaNic(Host):
         )
 
     async def reject(self, request: ConnectionRequest) -> None:
-        """VipConnectReject."""
+        """VipConnectReject: reject a connection request. Raises ViaError."""
         await self.command(Command(Op.REJECT, value=request.number))
 
     def init_name_service(self) -> None:
@@ -244,13 +246,13 @@ class ViaNic(Host):
         self._has_name_service = False
 
     def node_by_name(self, name: str, index: int = 0) -> int:
-        """VipNSGetHostByName: return the number of a node. name: the node's in the cluster; without a cluster, its number in
-        decimal. index: of its ranks, if it has several (NameIndex). Raises ViaError."""
+        """VipNSGetHostByName: return the number of a node. name: the node's name in the cluster; without a cluster, the
+        number in decimal. index: index among the node's ranks, if it has several (NameIndex). Raises ViaError."""
         self._check_name_service()
-        numbers = [number for number, known in enumerate(self._names) if known == name]
+        numbers = [number for number, node_name in enumerate(self._names) if node_name == name]
         if not 0 <= index < len(numbers):
-            has = f"node {name!r} has {len(numbers)} ranks, no rank {index}" if numbers else f"no node {name!r}"
-            raise ViaError(Result.ERROR_NAMESERVICE, has)
+            reason = f"node {name!r} has {len(numbers)} ranks, no rank {index}" if numbers else f"no node {name!r}"
+            raise ViaError(Result.ERROR_NAMESERVICE, reason)
         return numbers[index]
 
     def name_by_node(self, node: int) -> str:
@@ -344,7 +346,7 @@ class ViaNic(Host):
             raise ViaError(Result.ERROR_NAMESERVICE, "the name service is shut down")
 
     def _submit(self, command: Command, description: str) -> tuple[int, Completion[Command]]:
-        """Pass a command to the kernel agent; return its slot, -1 if it fails at once, and its completion."""
+        """Pass a command to the kernel agent; return its slot, or -1 if the command fails at once, and its completion."""
         if self._error_slot < 0:
             self._await_error()
         answer: Completion[Command] = Completion("%s", description)

@@ -1,4 +1,5 @@
-"""The kernel agent: commands of the VI Provider Library that set up what descriptors use (section 2.1 of the specification).
+"""The kernel agent: set-up commands of the VI Provider Library, for memory, VIs and connections (section 2.1 of the
+specification).
 
 A command is written to a slot of the memory that host and NIC share, and its result to the same slot. Commands that
 wait for a connection request, an alarm or an asynchronous error complete later.
@@ -35,13 +36,13 @@ def pack_permissions(rdma_write: bool, rdma_read: bool) -> int:
 
 
 class KernelAgent:
-    """Handler of one NIC's commands."""
+    """The kernel agent of one NIC."""
 
     def __init__(self, card: Card, connections: Connections) -> None:
         self._card = card
         self._connections = connections
 
-    def command(self, now: int, slot: int) -> None:
+    def execute(self, now: int, slot: int) -> None:
         """Execute the command in this slot."""
         card = self._card
         command = card.slots.read_command(slot)
@@ -65,9 +66,9 @@ class KernelAgent:
             if vi is None:
                 card.answer(slot, Result.INVALID_PARAMETER, command)
             else:
-                self._command_vi(now, slot, vi, command)
+                self._execute_for_vi(now, slot, vi, command)
         else:
-            self._finish(slot, command, self._command_memory(command))
+            self._finish(slot, command, self._execute_for_memory(command))
 
     def expire(self, slot: int) -> None:
         """Time out the command in this slot."""
@@ -100,7 +101,7 @@ class KernelAgent:
             card.answer(alarm, Result.SUCCESS, card.slots.read_command(alarm))
         card.answer(slot, Result.SUCCESS, command)
 
-    def _command_vi(self, now: int, slot: int, vi: Vi, command: Command) -> None:
+    def _execute_for_vi(self, now: int, slot: int, vi: Vi, command: Command) -> None:
         """Execute a command for a VI."""
         card, op = self._card, command.op
         if op == Op.DISCONNECT:
@@ -125,10 +126,11 @@ class KernelAgent:
         else:
             self._connections.connect(now, slot, vi, command)
 
-    def _command_memory(self, command: Command) -> Result:
+    def _execute_for_memory(self, command: Command) -> Result:
         """Execute a command for protection tags, memory or a new VI."""
         card, op, number = self._card, command.op, command.number
-        card.registration_epoch += op != Op.CREATE_VI
+        if op != Op.CREATE_VI:
+            card.registration_epoch += 1
         if op in (Op.REGISTER, Op.DEREGISTER):
             card.work.spend(REGISTER, command.size)
         if op == Op.CREATE_PTAG:

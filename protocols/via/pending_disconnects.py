@@ -37,18 +37,18 @@ class PendingDisconnect:
 
 
 class PendingDisconnects:
-    """The ends of one NIC's connections that are not confirmed yet. new: those whose timers `begin` starts."""
+    """The ends of one NIC's connections that are not confirmed yet. new: entries whose timers `begin` will start."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
-        self._open: dict[int, PendingDisconnect] = {}
+        self._pending: dict[int, PendingDisconnect] = {}
         self.new: Final[list[PendingDisconnect]] = []
 
     def add(self, vi: Vi, cause: int) -> None:
         """Notify the peer of a VI that its connection or request has ended."""
         assert vi.peer is not None
         disconnect = PendingDisconnect(vi.peer, vi.number, vi.session, vi.peer_vi, vi.peer_session, cause)
-        self._open[vi.session] = disconnect
+        self._pending[vi.session] = disconnect
         self.new.append(disconnect)
         self._send(disconnect)
 
@@ -56,16 +56,16 @@ class PendingDisconnects:
         """Start the timers of new entries."""
         for disconnect in self.new:
             disconnect.start_time = now
-            if self._open.get(disconnect.session) is disconnect:
+            if self._pending.get(disconnect.session) is disconnect:
                 self._set_timer(now, disconnect)
         self.new.clear()
 
     def on_timer(self, now: int, session: int) -> None:
         """Resend a disconnect frame."""
-        disconnect = self._open[session]
+        disconnect = self._pending[session]
         give_up = self._card.settings.give_up
         if give_up and disconnect.start_time is not None and now - disconnect.start_time >= give_up:
-            del self._open[session]
+            del self._pending[session]
             return
         disconnect.retries += 1
         self._card.counters.endings_resent += 1
@@ -73,16 +73,17 @@ class PendingDisconnects:
         self._set_timer(now, disconnect)
 
     def repeat(self, session: int) -> bool:
-        """Resend the disconnect frame to a peer that still uses the connection. False: the session is unknown."""
-        disconnect = self._open.get(session)
+        """Resend the disconnect frame to a peer that still uses the connection. Returns False for an unknown session."""
+        disconnect = self._pending.get(session)
         if disconnect is None:
             return False
         self._send(disconnect)
         return True
 
     def on_confirmation(self, peer: Peer, session: int) -> bool:
-        """Handle a peer's answer that it has no such connection. False: no disconnect frame was sent to it."""
-        disconnect = self._open.get(session)
+        """Handle a peer's answer that it has no such connection. Returns False if no disconnect frame was sent to the
+        peer for this session."""
+        disconnect = self._pending.get(session)
         if disconnect is None or disconnect.peer is not peer:
             return False
         self._remove(session)
@@ -90,11 +91,11 @@ class PendingDisconnects:
 
     def on_peer_restarting(self, peer: Peer) -> None:
         """Remove the entries of a peer that has restarted."""
-        for session in [session for session, disconnect in self._open.items() if disconnect.peer is peer]:
+        for session in [session for session, disconnect in self._pending.items() if disconnect.peer is peer]:
             self._remove(session)
 
     def _remove(self, session: int) -> None:
-        del self._open[session]
+        del self._pending[session]
         self._card.timers.cancel(DISCONNECT_TIMERS + session)
 
     def _send(self, disconnect: PendingDisconnect) -> None:

@@ -7,7 +7,7 @@ cluster description sets their times.
 
 Two constants are calibrated with three rows of table 1 (`paper.toml` names them). Every other value has a source, or is
 our choice for a component without a source: a round figure or a count. Table 1 was known when they were chosen, and so
-was the difference between TCP and VIA when TCP's were chosen, so these values count as fitted.
+was the difference between TCP and VIA when the costs of TCP were chosen, so these values count as fitted.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ CACHE_CLOCK: Final = CLOCK // 2
 "Pentium II Processor at 350 MHz, 400 MHz, and 450 MHz", data sheet)."""
 
 LINE: Final = 32
+"""Bytes of a cache line."""
 
 BUS_CLOCK: Final = 100_000_000
 LINE_FROM_MEMORY: Final = 11
@@ -91,10 +92,11 @@ PIO_WRITE: Final = 4
 word, the NIC's poll demand (CSR1)."""
 
 DESCRIPTOR_BYTES: Final = 16
-"""A descriptor of the NIC, which it reads from host memory before a frame, and writes back after it (manual, section 4)."""
+"""Size of a NIC descriptor, which the NIC reads from host memory before a frame, and writes back after it (manual, section
+4)."""
 
-INSTRUCTIONS_IN_A_CYCLE: Final = 1
-"""Our choice for kernel code, which the Pentium II could retire three times as fast from its caches."""
+INSTRUCTIONS_PER_CYCLE: Final = 1
+"""Our choice for kernel code. The Pentium II can retire three instructions per cycle if all are in its caches."""
 
 
 def cycles(count: int, clock: int = CLOCK) -> int:
@@ -102,13 +104,13 @@ def cycles(count: int, clock: int = CLOCK) -> int:
     return round(count * SECOND / clock)
 
 
-def copy_rate(lines: int, clock: int) -> int:
-    """Return the bit/s of a copy. lines: cycles to read and write a line. clock: Hz."""
-    return LINE * 8 * clock // lines
+def copy_rate(line_cycles: int, clock: int) -> int:
+    """Return the bit/s of a copy. line_cycles: cycles to read and write a cache line. clock: Hz."""
+    return LINE * 8 * clock // line_cycles
 
 
 _WORDS: Final = DESCRIPTOR_BYTES // PCI_WIDTH
-_DESCRIPTOR: Final = cycles(PCI_TRANSACTION + _WORDS, PCI_CLOCK)
+_DESCRIPTOR_TIME: Final = cycles(PCI_TRANSACTION + _WORDS, PCI_CLOCK)
 
 WORK: Final = {
     TRAP: Cost(cycles(TRAP_CYCLES)),
@@ -119,7 +121,7 @@ WORK: Final = {
         rate=copy_rate(2 * LINE_FROM_MEMORY, BUS_CLOCK),
         same_rate=copy_rate(2 * LINE_IN_CACHE, CACHE_CLOCK),
     ),
-    AGENT: Cost(cycles(AGENT_INSTRUCTIONS // INSTRUCTIONS_IN_A_CYCLE)),
+    AGENT: Cost(cycles(AGENT_INSTRUCTIONS // INSTRUCTIONS_PER_CYCLE)),
     REGISTER: Cost(cycles(SYSTEM_CALL_CYCLES), 4096 * 8 * CLOCK // PAGE_CYCLES),
     MPI: Cost(MPI_TIME),
 }
@@ -134,6 +136,6 @@ LAM_VIA_2000: Final = Profile(
     bus_rate=PCI_CLOCK * PCI_WIDTH * 8,
     bus_transaction=cycles(PCI_TRANSACTION, PCI_CLOCK),
     bus_burst=PCI_BURST * PCI_WIDTH,
-    fetch=_DESCRIPTOR,
-    store=_DESCRIPTOR,
+    fetch=_DESCRIPTOR_TIME,
+    store=_DESCRIPTOR_TIME,
 )

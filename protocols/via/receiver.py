@@ -32,7 +32,7 @@ from protocols.via.vipl_names import UNRELIABLE, AsyncError, Done
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 1 << 31
 _MAX_REPLIES: Final = 64
-"""Maximum of pending RDMA Reads of a peer; further reads are dropped, and the peer resends them."""
+"""Maximum number of pending RDMA Reads of a VI's peer; further reads are dropped, and the peer resends them."""
 
 
 class Receiver:
@@ -56,8 +56,9 @@ class Receiver:
         remote: Segment | None,
         payload: Buffer,
     ) -> None:
-        """Handle a sequenced frame of a connected VI: data, or an RDMA Read. kind: the frame's type. remote: of RDMA,
-        where the message begins in this host's memory."""
+        """Handle a sequenced frame of a connected VI: data, or an RDMA Read. kind: the frame's type. total: bytes of the
+        message. offset: offset of the payload in the message. remote: for RDMA, where the message begins in this host's
+        memory."""
         self._card.work.spend(AGENT)
         if vi.reliability == UNRELIABLE:
             if kind in (TYPE_RDMA_READ, TYPE_READ_REPLY):
@@ -80,7 +81,7 @@ class Receiver:
         if kind == TYPE_RDMA_READ:
             is_accepted = remote is not None and self._serve_read(vi, message, total, remote)
         elif kind == TYPE_READ_REPLY:
-            is_accepted = self._read_reply(vi, message, total, offset, payload)
+            is_accepted = self._store_reply(vi, message, total, offset, payload)
         elif offset != (vi.stored_bytes if vi.target is not None else 0):
             self._card.counters.malformed += 1
             is_accepted = False
@@ -120,14 +121,15 @@ class Receiver:
         remote: Segment | None,
         payload: Buffer,
     ) -> bool:
-        """Write a frame's data to its buffer, and complete the message. False: the frame was refused."""
+        """Write a frame's data to the message's buffer; the last frame completes the message. Returns False if the frame
+        was refused."""
         card, end = self._card, offset + len(payload)
         if end > total or bool(flags & FLAGS_LAST) != (end == total):
             card.counters.malformed += 1
             return False
-        takes_receive = remote is None or bool(flags & FLAGS_IMMEDIATE)
-        if takes_receive and not vi.receives:
-            self._no_receive(vi)
+        consumes_receive = remote is None or bool(flags & FLAGS_IMMEDIATE)
+        if consumes_receive and not vi.receives:
+            self._handle_missing_receive(vi)
             return False
         target = vi.target
         if target is None or not target.is_of(message, total, remote, card.registration_epoch):
@@ -143,13 +145,13 @@ class Receiver:
         return True
 
     def _check_target(self, vi: Vi, message: int, total: int, remote: Segment | None) -> Target | None:
-        """Check the destination of a message. None: the message was refused."""
+        """Check the access to a message's destination. Returns None if the message was refused."""
         card = self._card
         try:
             if remote is not None:
                 if not vi.attributes & RDMA_WRITE_ENABLED:
                     raise ViolationError
-                buffer: Span = card.reach(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
+                buffer: Span = card.view_region(vi.ptag, remote, total, RDMA_WRITE_ENABLED)
             else:
                 buffer = card.span(vi.ptag, card.slots.read(vi.receives[0]).data, WRITABLE)
         except (ViolationError, MalformedDescriptorError):
@@ -172,14 +174,14 @@ class Receiver:
             start += len(view)
 
     def _serve_read(self, vi: Vi, message: int, total: int, remote: Segment) -> bool:
-        """Queue the response to an RDMA Read. False: the read was refused."""
+        """Queue the response to an RDMA Read. Returns False if the read was refused or dropped."""
         card = self._card
         if len(vi.replies) >= _MAX_REPLIES:
             return False
         try:
             if not vi.attributes & RDMA_READ_ENABLED or total > vi.max_transfer:
                 raise ViolationError
-            span = card.reach(vi.ptag, remote, total, RDMA_READ_ENABLED)
+            span = card.view_region(vi.ptag, remote, total, RDMA_READ_ENABLED)
         except ViolationError:
             card.counters.violations += 1
             self._connections.lose(vi, "violation", AsyncError.RDMAR_PROT, peer_cause=Done.RDMA_PROT_ERROR)
@@ -199,16 +201,15 @@ class Receiver:
         card.counters.reads_served += 1
         return True
 
-    def _read_reply(self, vi: Vi, message: int, total: int, offset: int, payload: Buffer) -> bool:
-        """Store data of the oldest RDMA Read. False: the frame was refused."""
+    def _store_reply(self, vi: Vi, message: int, total: int, offset: int, payload: Buffer) -> bool:
+        """Store data of the oldest RDMA Read. Returns False if the frame was refused."""
         card = self._card
-        read = next(
-            (message for message in vi.queue if message.kind == TYPE_RDMA_READ and not message.is_finished), None
-        )
-        if read is None or (read.number, read.length, read.received_bytes) != (message, total, offset):
-            card.counters.malformed += 1
-            return False
-        if offset + len(payload) > total:
+        read = next((read for read in vi.queue if read.kind == TYPE_RDMA_READ and not read.is_finished), None)
+        if (
+            read is None
+            or (read.number, read.length, read.received_bytes) != (message, total, offset)
+            or offset + len(payload) > total
+        ):
             card.counters.malformed += 1
             return False
         try:
@@ -236,7 +237,7 @@ class Receiver:
             status |= Done.IMMEDIATE
         self._card.finish(vi.receives.popleft(), status, total, immediate)
 
-    def _no_receive(self, vi: Vi) -> None:
+    def _handle_missing_receive(self, vi: Vi) -> None:
         self._card.counters.receive_queue_empty += 1
         vi.target = None
         if vi.reliability == UNRELIABLE:
@@ -247,7 +248,7 @@ class Receiver:
             )
 
     def _refuse(self, vi: Vi, is_remote: bool, cause: int) -> None:
-        """Break the connection of a message that is not permitted."""
+        """Break the connection because a message is not permitted. cause: bit of a descriptor's status."""
         card = self._card
         card.counters.violations += 1
         if not is_remote:

@@ -139,7 +139,7 @@ class Sender:
         if outgoing.registration_epoch != card.registration_epoch:
             access = RDMA_READ_ENABLED if outgoing.kind == TYPE_READ_REPLY else 0
             for segment in outgoing.segments:
-                card.reach(vi.ptag, segment, segment.length, access)
+                card.view_region(vi.ptag, segment, segment.length, access)
             outgoing.registration_epoch = card.registration_epoch
         begin, total = outgoing.sent_bytes, outgoing.length
         if outgoing.kind == TYPE_RDMA_READ:

@@ -29,7 +29,7 @@ class Settings:
     receive descriptors of a VI; fewer if there are not enough `slots`. register_from: minimum bytes of a message that
     is registered on the fly instead of copied; 0: no message is. connect_all: 1 if a rank connects to all ranks before
     its program starts, 0 if it connects to a rank with the first message. connect_timeout: nanoseconds after which such
-    a connection fails if the peer does not accept it, or does not send its first message then; 0: never.
+    a connection fails if the peer does not accept it, or accepts it and does not send its first message; 0: never.
     """
 
     reliability: int = 4

@@ -36,7 +36,7 @@ def split_driver(settings: Settings | None = None, codec: Codec = codec) -> Spli
 
 
 class Nic:
-    """Implements `SharedNic`: each host gets new firmware, which replaces the firmware of the previous host."""
+    """A shared NIC (`SharedNic`) whose hosts each get new firmware, which replaces the firmware of the previous host."""
 
     def __init__(self, adapter: Adapter, nic: SharedActions, settings: Settings, codec: Codec) -> None:
         self.adapter = adapter

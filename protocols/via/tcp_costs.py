@@ -19,21 +19,22 @@ SEGMENT_SIZE: Final = 1_448
 """Bytes of data in an Ethernet frame of 1500: without the headers of IP and TCP and the time stamp option (RFC
 1323)."""
 HEADERS_SIZE: Final = 1_500 - SEGMENT_SIZE + 14
+"""Bytes of the headers of IP and TCP, with the option, and of Ethernet."""
 LOCAL_SEGMENT_SIZE: Final = 3_924 - (1_500 - SEGMENT_SIZE)
 """Bytes of data in a packet of the loopback interface of Linux 2.2, whose MTU is a page minus the space for headers."""
 ENVELOPE_SIZE: Final = 24
-"""Bytes of LAM's header in front of a message."""
+"""Bytes of LAM's header before a message."""
 
 # Our choices, without a source: round figures for a Pentium II of 450 MHz with Linux 2.2.
 SEGMENT_TIME: Final = 10_000
 """Nanoseconds of TCP, IP and the driver for one segment, once at its sender and once at its receiver."""
 CALL_TIME: Final = 5_000
 """Nanoseconds of a system call on a socket."""
-CALLS: Final = 4
+CALL_COUNT: Final = 4
 """System calls of a message: one to write envelope and data; select, and a read for each of the two, to receive it."""
 
-# The wire of the cluster lam-via-2000, in the units of the cluster description, for frames without their check sequence,
-# which is in the overhead.
+# The wire of the cluster lam-via-2000: bit/s, bytes and nanoseconds. Frame sizes exclude the frame check sequence, which
+# is part of the overhead.
 WIRE_RATE: Final = 100_000_000
 WIRE_OVERHEAD: Final = 24
 MIN_FRAME: Final = 60
@@ -84,11 +85,12 @@ def _local_time(profile: Profile, size: int) -> int:
 
 def _per_message(profile: Profile) -> int:
     """Return the nanoseconds per message: LAM at both ends, system calls, and the context switch to the receiver."""
-    return 2 * profile.work[MPI].fixed + CALLS * CALL_TIME + profile.work[SWITCH].fixed
+    return 2 * profile.work[MPI].fixed + CALL_COUNT * CALL_TIME + profile.work[SWITCH].fixed
 
 
 def _pipeline_time(stages: Sequence[Sequence[int]]) -> int:
-    """Return when the last segment leaves the last stage. stages: for each stage the times of the segments."""
+    """Return the time at which the last segment leaves the last stage. stages: for each stage, the times of the segments.
+    All times are in nanoseconds."""
     done = [0] * (len(stages) + 1)
     for times in zip(*stages, strict=True):
         done[0] = 0

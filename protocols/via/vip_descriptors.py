@@ -19,8 +19,9 @@ from typing import Final, NamedTuple
 from protocols.via.vipl_names import OP_MASK, OP_RDMAREAD, OP_RDMAWRITE
 
 SIZE: Final = 128
+"""Bytes of a descriptor or command."""
 MAX_SEGMENTS: Final = 6
-"""Maximum of address and data segments of a descriptor."""
+"""Maximum number of segments of a descriptor, an address segment included."""
 MAX_VIS: Final = 65_536
 MAX_DISCRIMINATOR: Final = 40
 """Maximum bytes of a discriminator."""
@@ -28,17 +29,19 @@ MAX_DISCRIMINATOR: Final = 40
 _CONTROL: Final = struct.Struct(
     "<QIHHIIII"
 )  # next, handle of next, segments, control, reserved, immediate, length, status
-_REQUEST: Final = struct.Struct("<12xHHxxxxII")  # of these: segments, control, immediate, length
+_REQUEST: Final = struct.Struct(
+    "<12xHHxxxxII"
+)  # the fields of _CONTROL that the NIC reads: segments, control, immediate, length
 _SEGMENT: Final = struct.Struct("<QII")  # address, handle, length (of an address segment: reserved)
 _CONTROL_SIZE: Final = _CONTROL.size
 _SEGMENT_SIZE: Final = _SEGMENT.size
 _STATUS: Final = struct.Struct("<III")  # immediate, length, status
-_STATUS_AT: Final = 20
+_STATUS_OFFSET: Final = 20
 _COMMAND: Final = struct.Struct("<HHIIIQIIB40s")
 
 
 class Queue:
-    """Queue of a doorbell."""
+    """Codes of the queues in a doorbell."""
 
     SEND: Final = 0
     RECEIVE: Final = 1
@@ -46,7 +49,7 @@ class Queue:
 
 
 class Segment:
-    """Registered memory. length: bytes; 0 in an address segment."""
+    """A segment of a descriptor: an address in registered memory. length: bytes; 0 in an address segment."""
 
     __slots__ = ("address", "handle", "length")
 
@@ -57,7 +60,7 @@ class Segment:
 
 
 class Memory:
-    """Registered memory (VIP_MEM_HANDLE). address: its start, as used in descriptors."""
+    """Registered memory (VIP_MEM_HANDLE). address: address of its first byte, as used in descriptors. size: bytes."""
 
     __slots__ = ("address", "handle", "ptag", "size")
 
@@ -68,15 +71,15 @@ class Memory:
         self.ptag = ptag
 
     def segment(self, offset: int = 0, length: int | None = None) -> Segment:
-        """Return a data segment of this memory. length: None for the rest of it. Raises ValueError for a segment
-        outside."""
+        """Return a data segment of this memory. length: None for all bytes from `offset` on. Raises ValueError for a
+        segment outside of the memory."""
         size = self.size - offset if length is None else length
         if not 0 <= offset <= offset + size <= self.size:
             raise ValueError(f"a segment must lie in the {self.size} bytes of its memory, got {size} at {offset}")
         return Segment(self.address + offset, self.handle, size)
 
 
-class Posted:
+class PostedDescriptor:
     """A descriptor as the NIC reads it. remote: address segment of RDMA."""
 
     __slots__ = ("control", "data", "immediate", "length", "remote")
@@ -92,7 +95,7 @@ class Posted:
 
 
 class Op(IntEnum):
-    """Commands."""
+    """Codes of commands."""
 
     CREATE_PTAG = 1
     DESTROY_PTAG = 2
@@ -119,8 +122,9 @@ class Op(IntEnum):
 class Command(NamedTuple):
     """A command or its result. status: `vipl_names.Result`, of a result. number: memory handle or node; slot of the
     alarm to cancel; of an asynchronous error 1 if the VI is in the error state. address: address of memory, or a time-out in
-    ns (0: none). value: attributes, a reliability level, a connection request's number, a VI's state, or an asynchronous
-    error's code. size: bytes. name: a discriminator."""
+    ns (0: none). value: attributes and a reliability level, a connection request's number, a VI's state, or an asynchronous
+    error's code. size: bytes of memory, or maximum bytes of a transfer. name: a discriminator. In the result of a wait for a
+    connection request: ptag is the reliability level, and vi is 1 for a peer-to-peer request."""
 
     op: int
     vi: int = 0
@@ -134,7 +138,7 @@ class Command(NamedTuple):
 
 
 class MalformedDescriptorError(ValueError):
-    """A descriptor's format is wrong."""
+    """A descriptor has a wrong format."""
 
 
 def doorbell(queue: int, vi: int, slot: int) -> int:
@@ -148,7 +152,7 @@ def decode_doorbell(index: int) -> tuple[int, int, int]:
 
 
 class Slots:
-    """The memory of descriptors and commands. count: their number."""
+    """The memory of descriptors and commands. count: number of slots."""
 
     def __init__(self, count: int, memory: memoryview | None = None) -> None:
         self.count: Final = count
@@ -157,8 +161,8 @@ class Slots:
     def write(
         self, slot: int, control: int, immediate: int, length: int, remote: Segment | None, data: Sequence[Segment]
     ) -> int:
-        """Write a descriptor, whose fields are those of `Posted`; return its size in bytes. Raises MalformedDescriptorError
-        for too many segments, and for a value that does not fit its field."""
+        """Write a descriptor, whose fields are those of `PostedDescriptor`; return its size in bytes. Raises
+        MalformedDescriptorError for too many segments, and for a value that does not fit its field."""
         segments = data if remote is None else [remote, *data]
         count = len(segments)
         if count > MAX_SEGMENTS:
@@ -174,7 +178,7 @@ class Slots:
             raise MalformedDescriptorError(f"a field of the descriptor: {error}") from error
         return end - offset
 
-    def read(self, slot: int) -> Posted:
+    def read(self, slot: int) -> PostedDescriptor:
         """Read a descriptor. Raises MalformedDescriptorError."""
         offset = slot * SIZE
         fields: tuple[int, int, int, int] = _REQUEST.unpack_from(self.memory, offset)
@@ -191,15 +195,15 @@ class Slots:
             if not segments:
                 raise MalformedDescriptorError("an RDMA descriptor has no address segment")
             remote = segments.pop(0)
-        return Posted(control, immediate, length, remote, segments)
+        return PostedDescriptor(control, immediate, length, remote, segments)
 
     def finish(self, slot: int, status: int, length: int, immediate: int) -> None:
         """Write a descriptor's result."""
-        _STATUS.pack_into(self.memory, slot * SIZE + _STATUS_AT, immediate, length, status)
+        _STATUS.pack_into(self.memory, slot * SIZE + _STATUS_OFFSET, immediate, length, status)
 
     def result(self, slot: int) -> tuple[int, int, int]:
         """Read a descriptor's result: immediate data, length, status."""
-        result: tuple[int, int, int] = _STATUS.unpack_from(self.memory, slot * SIZE + _STATUS_AT)
+        result: tuple[int, int, int] = _STATUS.unpack_from(self.memory, slot * SIZE + _STATUS_OFFSET)
         return result
 
     def write_command(self, slot: int, command: Command) -> None:

@@ -18,7 +18,7 @@ QFENCE: Final = 8
 
 
 class Done:
-    """Bits of a descriptor's status field. Plain numbers: a member of an enumeration is looked up for each message."""
+    """Bits of a descriptor's status field. Plain numbers, since each use of an enumeration's member looks the member up."""
 
     DONE: Final = 0x1
     FORMAT_ERROR: Final = 0x2
@@ -37,9 +37,10 @@ class Done:
 
 
 STATUS_ERRORS: Final = 0x1FE
-
+"""The error bits of a status field."""
 
 UNRELIABLE: Final = 1
+"""A plain number for code that runs for each frame, see `Done`."""
 
 
 class Reliability(IntEnum):
@@ -98,7 +99,7 @@ class AsyncError(IntEnum):
 
 
 class Resource(IntEnum):
-    """Resource that an asynchronous error concerns."""
+    """Kinds of resources that asynchronous errors concern."""
 
     NIC = 0
     VI = 1

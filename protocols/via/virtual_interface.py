@@ -83,9 +83,9 @@ class WorkQueue:
         return self._done.popleft() if self._done else None
 
     def wait(self, timeout: int = 0) -> Completion[Descriptor]:
-        """VipSendWait, VipRecvWait: wait for the oldest descriptor. timeout: nanoseconds, after which it fails with
-        VIP_TIMEOUT; 0: none. Raises ViaError if the queue is bound to a completion queue; wait on that queue
-        instead."""
+        """VipSendWait, VipRecvWait: wait for the oldest descriptor. timeout: nanoseconds after which the wait fails with
+        VIP_TIMEOUT; 0: none. Raises ViaError if the queue is bound to a completion queue, on which to wait instead, or
+        another call waits already."""
         self._check_unbound()
         if self._waiting is not None:
             raise ViaError(Result.INVALID_STATE, "another call waits for this queue already")
@@ -93,7 +93,7 @@ class WorkQueue:
         if self._done:
             waiting.complete(self._done.popleft())
         else:
-            _limit(waiting, self._alarm, timeout, self._expire)  # first: it may fail
+            _limit(waiting, self._alarm, timeout, self._expire)  # before `_waiting` is set, since it may raise
             self._waiting = waiting
         return waiting
 
@@ -147,8 +147,8 @@ class WorkQueue:
 
 
 class CompletionQueue:
-    """A completion queue of any number of work queues. A completion is the work queue that has it; `WorkQueue.done` returns
-    its descriptor. nic: the NIC that has it. entries: capacity in completions."""
+    """A completion queue of any number of work queues. Its entries are the work queues of completed descriptors, which
+    `WorkQueue.done` returns. nic: the NIC that the queue belongs to. entries: capacity in completions."""
 
     def __init__(
         self, nic: object, entries: int, on_overrun: Callable[[Vi, CompletionQueue], object], alarm: Alarm
@@ -177,7 +177,8 @@ class CompletionQueue:
         self._bound.discard(queue)
 
     def destroy(self) -> None:
-        """VipDestroyCQ: later calls fail. Raises ViaError while a work queue is bound to it, or a call waits for it."""
+        """VipDestroyCQ: destroy the completion queue; later calls fail. Raises ViaError while a work queue is bound to it,
+        or a call waits for it."""
         self._check_not_destroyed()
         if self._bound:
             raise ViaError(Result.ERROR_RESOURCE, f"{len(self._bound)} queues are bound to the completion queue")
@@ -187,7 +188,7 @@ class CompletionQueue:
         self._handlers.clear()
 
     def resize(self, entries: int) -> None:
-        """VipResizeCQ. Raises ViaError if the new capacity is below the number of queued completions."""
+        """VipResizeCQ: change the capacity. Raises ViaError if it is below the number of queued completions."""
         self._check_not_destroyed()
         self.entries = _check_entries(entries, max(1, len(self._queue)))
 
@@ -196,7 +197,8 @@ class CompletionQueue:
         return self._queue.popleft() if self._queue else None
 
     def wait(self, timeout: int = 0) -> Completion[WorkQueue]:
-        """VipCQWait: wait for a completion. timeout: nanoseconds, after which it fails with VIP_TIMEOUT; 0: none."""
+        """VipCQWait: wait for a completion. timeout: nanoseconds after which the wait fails with VIP_TIMEOUT; 0: none.
+        Raises ViaError if another call waits already."""
         self._check_not_destroyed()
         if self._waiting is not None:
             raise ViaError(Result.INVALID_STATE, "another call waits for this completion queue already")
@@ -204,7 +206,7 @@ class CompletionQueue:
         if self._queue:
             waiting.complete(self._queue.popleft())
         else:
-            _limit(waiting, self._alarm, timeout, self._expire)  # first: it may fail
+            _limit(waiting, self._alarm, timeout, self._expire)  # before `_waiting` is set, since it may raise
             self._waiting = waiting
         return waiting
 
@@ -241,8 +243,8 @@ class CompletionQueue:
 
 class Vi:
     """A virtual interface of a program. send_queue, receive_queue: its work queues. attributes: also those of the
-    connected VI, since a provider connects VIs with equal attributes only. joined: number of the request
-    of the VI that it is connected to, as `ViaNic.connect_wait` has returned it; 0 if that request was not queued here."""
+    connected VI, since a provider connects VIs with equal attributes only. request_number: number of the connection request
+    of the connected VI, as `ViaNic.connect_wait` has returned it; 0 if that request was not queued here."""
 
     def __init__(
         self,
@@ -255,7 +257,7 @@ class Vi:
         self.number: Final = number
         self.state = ViState.IDLE
         self.attributes = attributes
-        self.joined = 0
+        self.request_number = 0
         self.send_queue: Final = WorkQueue(self, send_cq, nic.alarm)
         self.receive_queue: Final = WorkQueue(self, receive_cq, nic.alarm)
         self._nic = nic
@@ -283,7 +285,7 @@ class Vi:
     def connect_peer_done(self) -> ViAttributes | None:
         """VipConnectPeerDone: return the attributes of the peer's VI, or None (VIP_NOT_DONE) before the request is
         answered. Raises ViaError."""
-        request = self._request()
+        request = self._pending_request()
         if not request.done:
             return None
         request.result()
@@ -291,11 +293,12 @@ class Vi:
 
     async def connect_peer_wait(self) -> ViAttributes:
         """VipConnectPeerWait: wait until the request is answered. Raises ViaError."""
-        await self._request()
+        await self._pending_request()
         return self.attributes
 
     async def connect_peer(self, node: int, discriminator: bytes, timeout: int = 0) -> ViAttributes:
-        """VipConnectPeerRequest and VipConnectPeerWait."""
+        """VipConnectPeerRequest and VipConnectPeerWait: connect peer to peer. Arguments and result as for
+        `connect_request`."""
         self.connect_peer_request(node, discriminator, timeout)
         return await self.connect_peer_wait()
 
@@ -317,15 +320,15 @@ class Vi:
         return ViQuery(ViState(reply.value), self.attributes, *empty)
 
     async def set_attributes(self, attributes: ViAttributes) -> None:
-        """VipSetViAttributes. Raises ViaError unless the VI is idle."""
+        """VipSetViAttributes: change the VI's attributes. Raises ViaError unless the VI is idle."""
         level, size, ptag, rdma_write, rdma_read = attributes
         value = pack_attributes(level, rdma_write, rdma_read)
         await self._nic.command(Command(Op.SET_VI, self.number, ptag=ptag, size=size, value=value))
         self.attributes = attributes
 
     async def destroy(self) -> None:
-        """VipDestroyVi: completed descriptors that were not dequeued are dropped. Raises ViaError unless the VI is idle and
-        has no posted descriptors."""
+        """VipDestroyVi: destroy the VI; completed descriptors that were not dequeued are dropped. Raises ViaError unless the
+        VI is idle and has no posted descriptors."""
         await self._nic.command(Command(Op.DESTROY_VI, vi=self.number))
         self._nic.forget(self)
 
@@ -344,14 +347,16 @@ class Vi:
 
     def _on_accepted(self, answer: Completion[Command]) -> None:
         try:
-            self.joined = answer.result().value
+            self.request_number = answer.result().value
         except ViaError:
             return
         self.state = ViState.CONNECTED
 
-    def _request(self) -> Completion[Command]:
+    def _pending_request(self) -> Completion[Command]:
         if self._peer_request is None:
-            raise ViaError(Result.INVALID_STATE, f"VI {self.number} has no peer request")
+            raise ViaError(
+                Result.INVALID_STATE, f"VI {self.number} has no peer request; call connect_peer_request first"
+            )
         return self._peer_request
 
 

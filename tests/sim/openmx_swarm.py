@@ -235,7 +235,7 @@ class Run:
             if node.agent.firmware.deadline is not None:
                 raise Violation(f"{name}: a timer is set without a transfer in progress")
             self.rows.update(node.agent.firmware.counter_values())
-        if zombies := sum(end._zombies for end in self.endpoints.values()):
+        if zombies := sum(end._zombie_count for end in self.endpoints.values()):
             raise Violation(f"{zombies} zombies are left")
 
 

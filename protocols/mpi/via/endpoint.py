@@ -137,7 +137,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 existing is not None
                 and existing.vi is not None
                 and existing.is_connected
-                and existing.vi.joined != request.number
+                and existing.vi.request_number != request.number
             ):
                 self._end_connection(existing, f"rank {existing.peer} has ended the connection")
             if existing is None or existing.is_lost:

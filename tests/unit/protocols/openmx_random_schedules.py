@@ -173,7 +173,7 @@ class Schedule:
         for node in range(2):
             pinned = len(cast(HostMemory, self.library(node).memory))
             assert not pinned, f"node {node} leaks {pinned} regions of memory"
-        assert not [end for end in self.ends if end._zombies], "zombies are left"
+        assert not [end for end in self.ends if end._zombie_count], "zombies are left"
 
     def check(self) -> None:
         # After a restart an acknowledgement of the previous incarnation may arrive: frames do not distinguish incarnations,

@@ -751,5 +751,5 @@ def test_endpoints_of_one_nic_communicate_by_loopback() -> None:
         pair.finish(first.isend([pattern(size)], first.partner(0, 1), 9), requests[-1])
         assert bytes(buffer) == pattern(size)
     assert pair.sent == []
-    assert first._zombies == 0
+    assert first._zombie_count == 0
     assert pinned_count(pair) == 3  # the receive rings

@@ -50,7 +50,7 @@ def test_a_peer_to_peer_request_has_the_number_of_the_connection_that_it_becomes
     pair.vis[first].connect_peer_request(1 - first, b"x")
     request = run(pair.wires, pair.nics[1 - first].connect_wait(b"x"))[0]
     run(pair.wires, pair.vis[1 - first].connect_peer(first, b"x"))
-    assert (request.is_peer, pair.vis[1 - first].joined) == (True, request.number)
+    assert (request.is_peer, pair.vis[1 - first].request_number) == (True, request.number)
 
 
 def test_a_peer_to_peer_request_cannot_be_accepted() -> None:
