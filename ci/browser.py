@@ -1,7 +1,7 @@
 """A headless Chromium, controlled with the DevTools protocol over two pipes: no port, no driver, no network.
 
 with Browser(Path("/tmp/profile")) as browser:
-    browser.open(Path("report.html"))  # or an address of this machine's, "http://127.0.0.1:8080/"
+    browser.open(Path("report.html"))  # or a server on this machine, "http://127.0.0.1:8080/"
     browser.evaluate("document.title")
 """
 
@@ -32,29 +32,29 @@ class BrowserError(Exception):
 
 
 class Browser:
-    """A running Chromium with one page. messages: what the page printed to the console, its uncaught exceptions and requests
-    to other servers."""
+    """A running Chromium with one page. messages: the page's console output, uncaught exceptions, and requests to other
+    servers."""
 
     def __init__(self, directory: Path, seconds: float = 60.0) -> None:
         """Start Chromium. directory: new directory for its profile. seconds: time-out of each command."""
         self.messages: list[str] = []
         self._seconds = seconds
         self._number = 0
-        self._left = b""
+        self._received = b""
         self._origin = "file:"  # requests of the page to other origins are reported
         self._events: list[dict[str, Any]] = []
-        orders, self._orders = os.pipe()
+        commands, self._commands = os.pipe()
         self._answers, answers = os.pipe()
-        orders, answers = _above_10(orders), _above_10(answers)
-        # It reads orders from descriptor 3 and writes answers to 4.
-        begin = 'a=$1 b=$2; exec 3<&"$a" 4>&"$b" {a}<&- {b}>&-; shift 2; exec "$@"'
-        command = [shutil.which(PROGRAM) or PROGRAM, *_OPTIONS, f"--user-data-dir={directory}", "about:blank"]
+        commands, answers = _move_to_10_or_above(commands), _move_to_10_or_above(answers)
+        # Chromium reads commands from descriptor 3 and writes answers to 4.
+        redirect = 'a=$1 b=$2; exec 3<&"$a" 4>&"$b" {a}<&- {b}>&-; shift 2; exec "$@"'
+        program = [shutil.which(PROGRAM) or PROGRAM, *_OPTIONS, f"--user-data-dir={directory}", "about:blank"]
         self._process = subprocess.Popen(
-            ["bash", "-c", begin, "bash", str(orders), str(answers), *command],
-            pass_fds=(orders, answers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            ["bash", "-c", redirect, "bash", str(commands), str(answers), *program],
+            pass_fds=(commands, answers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
-        os.close(orders)
+        os.close(commands)
         os.close(answers)
         try:
             target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -75,7 +75,7 @@ class Browser:
 
     def close(self) -> None:
         """End Chromium and its child processes."""
-        os.close(self._orders)  # Chromium ends at the end of file
+        os.close(self._commands)  # Chromium ends at the end of file
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:
@@ -84,21 +84,22 @@ class Browser:
         os.close(self._answers)
 
     def processor_time(self) -> float:
-        """Return the processor time that all its processes have used, in seconds."""
+        """Return the processor time that all processes of Chromium have used, in seconds."""
         ticks = 0
         for path in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = path.read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
-            if int(fields[3]) == self._process.pid:  # its session
+            if int(fields[3]) == self._process.pid:  # in Chromium's session
                 ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def open(
         self, page: Path | str, width: int = 1200, height: int = 900, *, dark: bool = False, zoom: float = 1.0
     ) -> None:
-        """Open a file, or an address of this machine's, and wait until it is loaded."""
+        """Open a file, or a URL of a server on this machine, and wait until the page is loaded. width, height: CSS pixels.
+        zoom: device pixels of a CSS pixel."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=zoom, mobile=False
         )
@@ -122,7 +123,7 @@ class Browser:
         return answer["result"].get("value")
 
     def press(self, key: str, code: int) -> None:
-        """Press and release a key, such as `press("Tab", 9)`."""
+        """Press and release a key, such as `press("Tab", 9)`. code: its Windows virtual-key code."""
         more = {"text": "\r"} if key == "Enter" else {}
         self.call(
             "Input.dispatchKeyEvent", type="keyDown" if more else "rawKeyDown", key=key, code=key,
@@ -131,7 +132,8 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
     def until(self, expression: str, seconds: float = 30.0) -> Any:
-        """Wait until a JavaScript expression is true in the page; return its value. It is evaluated every 20 ms."""
+        """Wait until a JavaScript expression is true in the page; return its value. The expression is evaluated every 20 ms.
+        Raises BrowserError after `seconds`."""
         look = (
             f"const value = (() => {{ try {{ return {expression} }} catch {{ return false }} }})();"
             f"if (value) resolve(value); else if (performance.now() > end) reject('not within {seconds} s');"
@@ -144,7 +146,7 @@ class Browser:
         return self.evaluate(wait)
 
     def click(self, selector: str) -> None:
-        """Click with the mouse on the middle of the first element that a CSS selector finds."""
+        """Click with the mouse on the middle of the first element that matches a CSS selector."""
         place = self.evaluate(
             f"(() => {{ const element = document.querySelector({json.dumps(selector)});"
             "element.scrollIntoView({block: 'nearest'}); const {x, y, width, height} = element.getBoundingClientRect();"
@@ -169,16 +171,16 @@ class Browser:
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a command of the DevTools protocol and return its result."""
         self._number += 1
-        order: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        command: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if hasattr(self, "_session"):
-            order["sessionId"] = self._session
+            command["sessionId"] = self._session
         try:
-            os.write(self._orders, json.dumps(order).encode() + b"\0")
+            os.write(self._commands, json.dumps(command).encode() + b"\0")
         except BrokenPipeError:
             raise BrowserError(f"{PROGRAM} has ended, code {self._process.poll()}") from None
         deadline = time.monotonic() + self._seconds
         while True:
-            answer = self._next(deadline)
+            answer = self._next_message(deadline)
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise BrowserError(f"{method}: {answer['error']}")
@@ -189,7 +191,7 @@ class Browser:
     def _until(self, event: str) -> None:
         deadline = time.monotonic() + self._seconds
         while all(message.get("method") != event for message in self._events):
-            self._handle(self._next(deadline))
+            self._handle(self._next_message(deadline))
 
     def _handle(self, event: dict[str, Any]) -> None:
         self._events.append(event)
@@ -206,22 +208,22 @@ class Browser:
                 if not url.startswith((self._origin, self._origin.replace("http:", "ws:"), "data:", "about:")):
                     self.messages.append(f"request to another origin: {url}")
 
-    def _next(self, deadline: float) -> dict[str, Any]:
-        while b"\0" not in self._left:
+    def _next_message(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._received:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
-                raise BrowserError("no answer in time")
+                raise BrowserError(f"{PROGRAM} has not answered within {self._seconds:g} s")
             more = os.read(self._answers, 1 << 20)
             if not more:
                 raise BrowserError(f"{PROGRAM} has ended, code {self._process.poll()}")
-            self._left += more
-        line, _, self._left = self._left.partition(b"\0")
+            self._received += more
+        line, _, self._received = self._received.partition(b"\0")
         document: dict[str, Any] = json.loads(line)
         return document
 
 
-def _above_10(descriptor: int) -> int:
-    """Replace a descriptor by one above 9, so that the shell can redirect 3 and 4."""
+def _move_to_10_or_above(descriptor: int) -> int:
+    """Replace a descriptor by one of 10 or above, so that the shell can redirect 3 and 4."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(descriptor)
     return moved

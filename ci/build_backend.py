@@ -30,24 +30,25 @@ from setuptools.command.sdist import sdist
 WANTED: Final = os.environ.get("NETNS_TESTBED_COMPILE") == "1"
 _LEVEL: Final = os.environ.get("NETNS_TESTBED_OPTIMIZE", "2")
 _MYPYC: Final = "mypy>=2.0"
-_GENERATED: Final = Path("build/compiled/generated")  # by mypyc
-_C_FILES: Final = Path("build/compiled/c")  # the same files, as they are compiled
+_GENERATED: Final = Path("build/compiled/generated")  # C files as mypyc has written them
+_C_FILES: Final = Path("build/compiled/c")  # C files as they are compiled, see `separate_literals`
 _LITERAL: Final = re.compile(r"(?<== )CPyStatics\[(\d+)\]")
 _INCLUDES: Final = re.compile(r"(?:#include .*\n)+")
 _SIZE: Final = re.compile(r"(?<=^extern PyObject \*CPyStatics)\[\d+\];", re.MULTILINE)
 _OBJECTS: Final = f"build/compiled/objects-O{_LEVEL}"
-_LINKED: Final = Path("build/compiled/linked")  # the level of what was linked last
+_LINKED: Final = Path("build/compiled/linked")  # holds the level of the modules that were linked last
 _NATIVE: Final = ("testbed/fabric/native_heap.c", "testbed/fates/native_hash.c", "testbed/kernel/native_frames.c")
 
 
 def modules() -> list[str]:
-    """Return the paths of the modules to compile, from the root of the sources."""
+    """Return the paths of the modules to compile, relative to the root of the sources."""
     rooms = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["tool"]["netns-testbed"]["compiled"]
     return [f"{room}/{name}.py" for room, names in rooms.items() for name in names]
 
 
 def extensions() -> list[Extension]:
-    """Translate the modules to C, and return them with those in C. SystemExit without a compiler or Python's headers."""
+    """Translate the modules to C; return their extensions, and those of the modules written in C. Raises SystemExit without
+    a compiler or Python's headers."""
     compiler = shlex.split(os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc"))[0]
     if shutil.which(compiler) is None or not Path(sysconfig.get_path("include"), "Python.h").exists():
         sys.exit(f"NETNS_TESTBED_COMPILE=1 needs a C compiler, {compiler}, and Python's headers, Python.h")
@@ -78,11 +79,11 @@ def extensions() -> list[Extension]:
 
 
 def separate_literals() -> None:
-    """Write mypyc's C files so that each has names of its own for its literals; write only files that have changed.
+    """Write mypyc's C files so that each has its own names for its literals. Only files that have changed are written.
 
     mypyc numbers the literals of all modules together, so a new one would change nearly all files. Here each file numbers
-    its own, and the file with the table of literals defines their names as places in the table: for the linker, so that the
-    code stays as it was.
+    its own, and the file with the table of literals defines their names as symbols in the table. The linker resolves
+    these, so the machine code is the same.
     """
     symbols: list[str] = []
     tables: list[Path] = []
@@ -113,7 +114,7 @@ def _write_changed(path: Path, text: str) -> None:
 
 
 class CompileChanged(build_ext):
-    """Compiles C files side by side, and only those that are newer than their objects."""
+    """Compiles C files in parallel, and only those that are newer than their object files."""
 
     def initialize_options(self) -> None:
         super().initialize_options()
@@ -126,26 +127,27 @@ class CompileChanged(build_ext):
         def compile_changed(sources: list[str], output_dir: str, depends: list[str], **options: Any) -> list[str]:
             objects: list[str] = compiler.object_filenames(sources, output_dir=output_dir)
             headers = max((os.stat(path).st_mtime for path in depends if path.endswith(".h")), default=0.0)
-            old = [
+            outdated = [
                 source
-                for source, made in zip(sources, objects, strict=True)
-                if not os.path.exists(made) or os.stat(made).st_mtime < max(headers, os.stat(source).st_mtime)
+                for source, object_file in zip(sources, objects, strict=True)
+                if not os.path.exists(object_file)
+                or os.stat(object_file).st_mtime < max(headers, os.stat(source).st_mtime)
             ]
-            if old:
-                print(f"compiling {len(old)} of {len(sources)} C files", flush=True)
+            if outdated:
+                print(f"compiling {len(outdated)} of {len(sources)} C files", flush=True)
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                list(pool.map(lambda source: compile_all([source], output_dir=output_dir, **options), old))
+                list(pool.map(lambda source: compile_all([source], output_dir=output_dir, **options), outdated))
             return objects
 
         compiler.compile = compile_changed
         self.force = self.force or not _LINKED.exists() or _LINKED.read_text() != _LEVEL
-        compiler.force = self.force  # else objects of another level that are older than the library are not linked
+        compiler.force = self.force  # otherwise older object files of another level would not be linked
         super().build_extensions()
         _LINKED.write_text(_LEVEL)
 
 
-class WithBackend(sdist):
-    """A source distribution that has this file, too, and the native modules' sources: it is built by it."""
+class SdistWithBackend(sdist):
+    """Makes a source distribution that includes this build backend and the sources of the modules written in C."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, [*files, "ci/build_backend.py", *_NATIVE])
@@ -156,8 +158,11 @@ class _Backend(build_meta._BuildMetaBackend):
 
     def run_setup(self, setup_script: str = "setup.py") -> None:
         del setup_script
-        wanted = WANTED and "dist_info" not in sys.argv  # metadata tell nothing of extensions
-        setup(ext_modules=extensions() if wanted else [], cmdclass={"build_ext": CompileChanged, "sdist": WithBackend})
+        wanted = WANTED and "dist_info" not in sys.argv  # metadata does not depend on extensions
+        setup(
+            ext_modules=extensions() if wanted else [],
+            cmdclass={"build_ext": CompileChanged, "sdist": SdistWithBackend},
+        )
 
     def get_requires_for_build_wheel(self, config_settings: object = None) -> list[str]:
         del config_settings
@@ -187,7 +192,7 @@ prepare_metadata_for_build_wheel = _BACKEND.prepare_metadata_for_build_wheel
 
 
 def remove_compiled(kept: Collection[Path] = ()) -> None:
-    """Remove compiled modules beside the sources but those kept: of an earlier installation, or no longer compiled."""
+    """Remove compiled modules beside the sources, except those in `kept`: they are left by an earlier build."""
     for room in ("protocols", "testbed"):
         for path in Path(room).rglob("*.so"):
             if path.resolve() not in kept:
@@ -195,6 +200,7 @@ def remove_compiled(kept: Collection[Path] = ()) -> None:
 
 
 def compile_in_place() -> None:
+    """Compile the modules beside their sources."""
     result = extensions()
     command = CompileChanged(Distribution({"ext_modules": result}))
     command.inplace = True

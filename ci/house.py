@@ -2,11 +2,11 @@
 """Measure the layout of the product's source, and fail where it exceeds a limit.
 
     ci/house.py                      print one line for each measure: value, limit
-    ci/house.py --list MEASURE       print what it counts
+    ci/house.py --list MEASURE       print the places that a measure counts
     ci/house.py --limits             exit with 1 if a measure is above its limit
 
-Measured are the modules of testbed/ and protocols/, without generated codecs and templates; docstrings also in tests/ and
-ci/.
+The measures count in the modules of testbed/ and protocols/, without generated codecs and templates; that of docstrings
+counts in tests/ and ci/, too.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ DOCUMENTED_ROOMS: Final = (*ROOMS, "tests", "ci")
 SMALL_MODULE: Final = 50  # lines
 LONG_FUNCTION: Final = 80  # lines
 MANY_PARAMETERS: Final = 10
-RIDDLES: Final = (
+VAGUE_WORDS: Final = (
     "What ", "The same", "Who ", "Whoever ", "Whatever ", "Whose ", "That ", "Of ", "As ", "So ", "It ", "Its ", "Such ",
     "They ", "Those ", "Nothing", "Nobody", "Something", "Somebody", "And ", "Also ", "Or ",
 )  # fmt: skip
-"""Words that a docstring does not begin with: its subject is then missing, or is a pronoun without a noun before it."""
+"""Words with which a docstring must not begin: its subject would be missing, or a pronoun without a noun before it."""
 STANDARD_SETS: Final = {
     "__init__.py", "__main__.py", "codec.py", "frames.py", "firmware.py", "states.py", "profile.py", "protocol.py",
     "counters.py", "settings.py", "fields.py", "fabric.py", "plug.py", "host.py", "paper.py", "network.py", "endpoint.py",
     "channel.py", "peers.py", "sender.py", "receiver.py", "card.py", "split_driver.py",
 }  # fmt: skip
-"""File names that each protocol's or fabric's room repeats, of whatever length."""
+"""File names that the rooms of protocols and fabrics repeat, for modules of any length."""
 SETS_ROOMS: Final = ("protocols/", "testbed/fabric/", "testbed/sim/", "testbed/runtime/", "testbed/nic/")
 TEMPLATES: Final = ("testbed/protocol_template/postcard/", "testbed/protocol_template/tests/")
-"""Folders of a package that `testbed protocol new` writes: no rooms of the product."""
+"""Folders of the package that `testbed protocol new` writes, which are no rooms of the product."""
 NOUNS: Final = {"matching", "routing", "wiring"}
-"""Words in -ing that are nouns of the field."""
+"""Words in -ing that are nouns of the field, and so no participles."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Module:
     lines: int
     imports: set[str] = field(default_factory=set)
     nodes: list[ast.AST] = field(init=False)
-    """All of the tree."""
+    """All nodes of the tree."""
 
     def __post_init__(self) -> None:
         self.nodes = list(ast.walk(self.tree))
@@ -82,7 +82,7 @@ def modules(rooms: tuple[str, ...] = ROOMS) -> list[Module]:
 
 
 def imported(module: Module, names: set[str]) -> Iterator[str]:
-    """Modules of the product that importing this one imports: not those of TYPE_CHECKING blocks, nor of functions."""
+    """Yield the modules in `names` that a module imports when it is imported: not in functions or TYPE_CHECKING blocks."""
     pending: list[ast.stmt] = list(module.tree.body)
     while pending:
         statement = pending.pop()
@@ -107,7 +107,7 @@ def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
             yield node
 
 
-# The measures: what each counts, as lines to print
+# The measures. Each returns a line for each place that it counts.
 
 
 def statements(modules: list[Module]) -> list[str]:
@@ -115,7 +115,7 @@ def statements(modules: list[Module]) -> list[str]:
 
 
 def circles(modules: list[Module]) -> list[str]:
-    """Strongly connected components of several modules (Tarjan 1972)."""
+    """Circles of imports: strongly connected components of several modules (Tarjan 1972)."""
     graph = {module.name: sorted(module.imports & {other.name for other in modules}) for module in modules}
     numbers: dict[str, int] = {}
     lowest: dict[str, int] = {}
@@ -170,7 +170,7 @@ def repeated_names(modules: list[Module]) -> list[str]:
     for module in modules:
         if not is_standard(module):
             places[module.path.name].append(module.place)
-    return [" ".join(ones) for ones in places.values() if len(ones) > 1]
+    return [" ".join(paths) for paths in places.values() if len(paths) > 1]
 
 
 def long_functions(modules: list[Module]) -> list[str]:
@@ -194,14 +194,14 @@ def many_parameters(modules: list[Module]) -> list[str]:
     return lines
 
 
-def riddles(modules: list[Module]) -> list[str]:
-    """Docstrings that begin with a word of RIDDLES, those below assignments included."""
+def vague_docstrings(modules: list[Module]) -> list[str]:
+    """Docstrings that begin with one of VAGUE_WORDS, including those below assignments."""
     return [
         f"{module.place}:{node.lineno} {text.splitlines()[0]}"
         for module in modules
         for node in module.nodes
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node.value.value, str) and (text := node.value.value.strip()).startswith(RIDDLES)
+        if isinstance(node.value.value, str) and (text := node.value.value.strip()).startswith(VAGUE_WORDS)
     ]
 
 
@@ -237,7 +237,7 @@ MEASURES: Final = {
     "file names that occur twice": Measure(repeated_names, 0),
     f"functions above {LONG_FUNCTION} lines": Measure(long_functions, 0),
     f"functions of more than {MANY_PARAMETERS} parameters": Measure(many_parameters, 0),
-    "docstrings that begin with a riddle": Measure(riddles, 0, DOCUMENTED_ROOMS),
+    "docstrings that begin with a vague word": Measure(vague_docstrings, 0, DOCUMENTED_ROOMS),
     "imports within functions": Measure(local_imports, None),
     "modules with TYPE_CHECKING blocks": Measure(type_checking, None),
 }
@@ -248,7 +248,7 @@ def main() -> int:
     parser.add_argument("--list", metavar="MEASURE", help="the measure's name, or the first words of it")
     parser.add_argument("--limits", action="store_true")
     requested = parser.parse_args()
-    gc.disable()  # millions of nodes live until the end, and each collection would look at all of them
+    gc.disable()  # millions of nodes exist until the end, and each collection would visit all of them
     documented = modules(DOCUMENTED_ROOMS)
     product = [module for module in documented if module.path.relative_to(ROOT).parts[0] in ROOMS]
     results = {DOCUMENTED_ROOMS: documented, ROOMS: product}

@@ -1,7 +1,6 @@
-"""Machines on one kernel, for tests and benchmarks: nodes of a cluster, each with process numbers, a /run and an sshd of its
-own.
+"""Machines on one kernel, for tests and benchmarks: nodes of a cluster, each with its own PID namespace, /run and sshd.
 
-Their underlay is the cluster's network. One more node, the desk, is where commands are given.
+The cluster's network is their underlay. Commands are run on one more node, the desk.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _AT_THE_DESK = 'mount -n -t tmpfs desk /run && exec "$@"'
 
 
 class Lab:
-    """The machines and the desk. folder: holds keys, the desk's home and its files."""
+    """The machines and the desk. folder: for keys, the desk's home and the desk's files. names: names of the machines."""
 
     def __init__(self, cluster: RunningCluster, folder: Path, names: Sequence[str] = NAMES) -> None:
         self.cluster = cluster
@@ -62,7 +61,9 @@ class Lab:
             "".join(f"{user}\n" for user in plain)
         )  # a shell that reads no startup files
         for name in NAMES:
-            temporary = self.folder / f"tmp-{name}"  # of its own: what a killed machine leaves is no other's garbage
+            temporary = (
+                self.folder / f"tmp-{name}"
+            )  # one for each, so that no other machine collects a killed one's files
             temporary.mkdir()
             (self.folder / f"sshd_config-{name}").write_text(
                 f"HostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
@@ -75,13 +76,13 @@ class Lab:
         (self.folder / "lab.toml").write_text(self.file(self.names))
 
     def file(self, names: Sequence[str] = NAMES, **keys: Mapping[str, object]) -> str:
-        """A machines file. keys: by machine, further keys or other values; None: none."""
+        """Return the text of a machines file. keys: by machine, further or other values of keys; None omits a key."""
         lines = []
         for name in names:
-            where = {key: self.address(name) for key in ("address", "underlay") if name in NAMES}
+            addresses = {key: self.address(name) for key in ("address", "underlay") if name in NAMES}
             table = {
                 "name": name,
-                **where,
+                **addresses,
                 "user": "root",
                 "key": "key",
                 "python": sys.executable,
@@ -96,9 +97,9 @@ class Lab:
             shadow=self.folder / "shadow", passwd=self.folder / "passwd", sshd=SSHD, log=self.folder / f"{machine}.log",
             config=self.folder / f"sshd_config-{machine}",
         )  # fmt: skip
-        apart = ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]
+        isolated = ["unshare", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"]
         node = self.cluster[self.nodes[machine]]
-        init = node.popen([*apart, "sh", "-c", script], stdin=subprocess.DEVNULL)
+        init = node.popen([*isolated, "sh", "-c", script], stdin=subprocess.DEVNULL)
         self._inits[machine] = init
         deadline = time.monotonic() + _START_TIMEOUT
         while 22 not in processes.open_ports(init.pid, "tcp"):
@@ -113,73 +114,73 @@ class Lab:
         init.wait()
 
     def listening(self, machine: str) -> set[int]:
-        """TCP ports on which something of the machine listens."""
+        """Return the TCP ports on which the machine listens."""
         return processes.open_ports(self._inits[machine].pid, "tcp")
 
-    def _first(self, machine: str) -> int:
-        """The number of a machine's first process, as seen here."""
+    def _init_pid(self, machine: str) -> int:
+        """Return the PID of a machine's first process in this PID namespace."""
         pid = self._inits[machine].pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
     def netns_folder(self, machine: str) -> Path:
-        """A machine's /run/netns, as seen here."""
-        return Path(f"/proc/{self._first(machine)}/root/run/netns")
+        """Return the path of a machine's /run/netns in this mount namespace."""
+        return Path(f"/proc/{self._init_pid(machine)}/root/run/netns")
 
     def namespaces(self, machine: str) -> list[str]:
-        """The names in a machine's /run/netns."""
+        """Return the names in a machine's /run/netns, sorted."""
         folder = self.netns_folder(machine)
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def events(self, machine: str, cluster: str, kind: str) -> list[Mapping[str, object]]:
-        """The events of a kind that a machine has of a cluster."""
-        directory = Path(f"/proc/{self._first(machine)}/root/run/netns-testbed/{cluster}")
+        """Return the events of one kind from a machine's event log of a cluster."""
+        directory = Path(f"/proc/{self._init_pid(machine)}/root/run/netns-testbed/{cluster}")
         return [event for event in event_log.read(directory) if event["event"] == kind]
 
     @contextmanager
     def workers(self, file: str) -> Iterator[Mapping[str, RemoteWorker]]:
-        """Workers on the machines of a file, which are spoken to from the desk."""
+        """Connect from the desk to workers on the machines of a machines file."""
         home = os.environ.get("HOME")
         os.environ["HOME"] = str(self.home)
         try:
             with namespaces.inside(self.cluster[self.nodes["desk"]].namespace), contextlib.chdir(self.folder):
-                entered = workers(load(Path(file)).machines)
-                running = entered.__enter__()
+                context = workers(load(Path(file)).machines)
+                running = context.__enter__()
         finally:
             os.environ.pop("HOME")
             os.environ.update({"HOME": home} if home is not None else {})
         with contextlib.ExitStack() as stack:
-            stack.push(entered)
+            stack.push(context)
             yield running
 
     def on(self, machine: str, *program: str) -> subprocess.CompletedProcess[str]:
-        """Run a program on a machine, as somebody does who is logged in there."""
-        enter = ["nsenter", "--target", str(self._first(machine)), "--mount", "--pid", "--uts", "--net"]
+        """Run a program on a machine, as a user who is logged in there."""
+        enter = ["nsenter", "--target", str(self._init_pid(machine)), "--mount", "--pid", "--uts", "--net"]
         return subprocess.run([*enter, *program], capture_output=True, text=True, timeout=60, check=False)
 
     def programs(self, machine: str) -> list[str]:
-        """The command lines of a machine's processes, but for its first and its sshd's."""
-        apart = os.stat(f"/proc/{self._inits[machine].pid}/ns/pid_for_children").st_ino
+        """Return the command lines of a machine's processes, except the first process and those of sshd."""
+        pid_namespace = os.stat(f"/proc/{self._inits[machine].pid}/ns/pid_for_children").st_ino
         results = []
         for pid in processes.all_pids():
             try:
-                if os.stat(f"/proc/{pid}/ns/pid").st_ino == apart:
+                if os.stat(f"/proc/{pid}/ns/pid").st_ino == pid_namespace:
                     line = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
                     name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
                     results.append(line or name)
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
-        return [line for line in results if not line.startswith(("sh -c", "sleep", "sshd", "/usr/sbin/sshd"))]
+        return [line for line in results if not line.startswith(("sh -c", "sleep", "sshd", SSHD))]
 
     def enter_desk(self) -> list[str]:
-        """A command that runs another one, which follows it, at the desk."""
+        """Return the words to put before a command to run it at the desk."""
         namespace = self.cluster[self.nodes["desk"]].namespace
         desk = ["unshare", "--mount", "sh", "-c", _AT_THE_DESK, "desk", "env", f"HOME={self.home}"]
         return ["nsenter", f"--net={namespace}", *desk]
 
     @contextmanager
     def at_desk(self, *program: str, **streams: int) -> Iterator[subprocess.Popen[str]]:
-        """Start a program at the desk, and kill it at the end if it still runs. streams: descriptors of its standard input
-        and output; without: no input, and pipes."""
+        """Start a program at the desk, and kill it at the end of the block if it still runs. streams: descriptors of its
+        stdin, stdout and stderr; by default no input, and pipes."""
         command = ["unshare", "--mount", "sh", "-c", _AT_THE_DESK, "desk", *program]
         with self.cluster[self.nodes["desk"]].popen(
             command,
@@ -193,7 +194,7 @@ class Lab:
                 process.kill()
 
     def testbed(self, *arguments: str, timeout: float = 90) -> subprocess.CompletedProcess[str]:
-        """Run the command at the desk."""
+        """Run `testbed` at the desk. timeout: seconds."""
         with self.at_desk(*command(), *arguments) as process:
             stdout, stderr = process.communicate(timeout=timeout)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
@@ -205,8 +206,8 @@ class Lab:
 
 @contextmanager
 def lab(folder: Path, cluster: Cluster | None = None, names: Sequence[str] = NAMES) -> Iterator[Lab]:
-    """Running machines until the end of the block. cluster: their network, of four nodes or more. names: names of the
-    machines; the others are not started."""
+    """Run machines until the end of the block. cluster: their network, of four nodes or more. names: the machines to
+    start."""
     with (cluster or Cluster.star(4)).up() as running:
         machines = Lab(running, folder, names)
         machines.prepare()

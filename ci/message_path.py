@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Path of a message: files of the product whose functions are called for one `comm.send` of four bytes, from the call
-until its frame leaves the port, in order of first entry.
+"""Record the path of a message: the product's files whose functions are called for one `comm.send` of four bytes, from the
+call until its frame leaves the port, in order of first entry.
 
     ci/message_path.py                   print the simulated part of docs/internals/message.md
     ci/message_path.py --mode dilated    print the part of one mode
@@ -35,8 +35,8 @@ ENDS = {
     ("testbed/sim/sim_direction.py", "enter"),
     ("testbed/runtime/shared/rings.py", "put"),
 }
-"""Calls by which a frame leaves a NIC in a simulation, and a doorbell the process of a host with a shared NIC; these files
-belong to the path."""
+"""Calls that end a path, and belong to it: by the first a frame leaves a NIC in a simulation, by the second a doorbell
+leaves the host's process of a shared NIC."""
 WAITER = "testbed/kernel/waiter.py"
 """Waits for the next event on the machine's clock."""
 AGENT_TURN = "_turn"
@@ -56,11 +56,11 @@ MODES: dict[str, dict[str, Any]] = {
     "live, by the agent of a shared NIC": {"nics": "shared"},
     "dilated": {"mode": "dilated", "dilate": 20},
 }
-"""Options of a run. The costs are those of the profile."""
+"""Options of a run in each mode. A run with costs has those of the system's profile."""
 WITH_COSTS = frozenset({"simulated with costs", "dilated"})
 NOT_SHARED = frozenset({"ssam"})
 """Protocols whose NICs cannot be shared."""
-BEFORE = 3  # messages
+WARM_UP_COUNT = 3  # messages
 INTRODUCTION = """# Path of a message
 
 Files entered by one `comm.send` of four bytes, from the call until its frame leaves the NIC's port, in order of first
@@ -91,7 +91,7 @@ program's own process. The other paths are longer. Each of their files has a sub
 
 
 def product_file(frame: FrameType) -> str:
-    """Return the file of a call, relative to the checkout; empty if it is none of the product."""
+    """Return the file of a call, relative to the checkout; empty if the file is not the product's."""
     path = Path(frame.f_code.co_filename)
     is_product = path.is_relative_to(ROOT) and ".venv" not in path.parts and path != Path(__file__).resolve()
     return path.relative_to(ROOT).as_posix() if is_product else ""
@@ -109,21 +109,22 @@ def is_sent_to_kernel(event: str, argument: object) -> bool:
 
 
 def callers_of(frame: FrameType | None) -> Iterator[CodeType]:
-    """A call's code, its caller's, and so on."""
+    """Yield the code of a call, of its caller, and so on."""
     while frame is not None:
         yield frame.f_code
         frame = frame.f_back
 
 
-class Way:
-    """Records the program's process until a frame leaves. is_sent: the send has returned."""
+class PathRecorder:
+    """Records the files of the program's process until a frame leaves. is_sent: the send has returned. is_over: the frame
+    has left."""
 
     def __init__(self) -> None:
         self.files: dict[str, None] = {}
         self.is_sent = False
         self.is_over = False
 
-    def note(self, frame: FrameType, event: str, argument: object) -> None:
+    def on_event(self, frame: FrameType, event: str, argument: object) -> None:
         if self.is_over:
             return
         if is_sent_to_kernel(event, argument):
@@ -135,15 +136,15 @@ class Way:
                 self.is_over = (name, frame.f_code.co_name) in ENDS
 
 
-class AgentWay:
-    """Records what an agent does at a doorbell, until a frame leaves: in a file of the folder that is named after the
-    process, for the last doorbell at which one left."""
+class AgentPathRecorder:
+    """Records the files of an agent from a doorbell until a frame leaves. The files of the last such doorbell are written
+    to a file in `folder` with the process's name."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, None] = {}
 
-    def note(self, frame: FrameType, event: str, argument: object) -> None:
+    def on_event(self, frame: FrameType, event: str, argument: object) -> None:
         if event not in ("call", "c_call"):
             return
         callers = [code.co_name for code in callers_of(frame)]
@@ -169,37 +170,37 @@ def files_since_turn(frame: FrameType) -> list[str]:
 
 
 async def program(comm: Any, node: Any) -> list[str]:
-    """Rank 0 sends; the others receive."""
+    """Return the path of rank 0's message; other ranks receive."""
     if comm.rank:
         sys.setprofile(None)
-        for _ in range(BEFORE):
+        for _ in range(WARM_UP_COUNT):
             await comm.recv(source=0)
         await comm.send(b"abcd", 0)
         await comm.recv(source=0)
         return []
     sys.setprofile(None)
-    for _ in range(BEFORE):
+    for _ in range(WARM_UP_COUNT):
         await comm.send(b"abcd", 1)
     await comm.recv(source=1)
     await node.sleep(5_000_000)
-    way = Way()
-    sys.setprofile(way.note)
+    recorder = PathRecorder()
+    sys.setprofile(recorder.on_event)
     try:
         await comm.send(b"abcd", 1)
-        way.is_sent = True
-        if not way.is_over:
+        recorder.is_sent = True
+        if not recorder.is_over:
             await node.sleep(1_000_000)
     finally:
         sys.setprofile(None)
-    return list(way.files)
+    return list(recorder.files)
 
 
 def files_of(protocol: str, shape: dict[str, Any], options: dict[str, Any], folder: Path) -> list[str]:
-    """Return the files of a message."""
+    """Run a message, and return the files of its path. shape: options of the cluster. options: of the run."""
     if options.get("nics") != "shared":
         run = testbed.run(Cluster.star(2, **shape), program, protocol=protocol, output=folder / "run", **options)
         return list(run.results["n1"])
-    sys.setprofile(AgentWay(folder).note)  # inherited by the agents, which are forked
+    sys.setprofile(AgentPathRecorder(folder).on_event)  # inherited by the agents, which are forked
     try:
         run = testbed.run(Cluster.star(2, **shape), program, protocol=protocol, output=folder / "run", **options)
     finally:
@@ -208,7 +209,7 @@ def files_of(protocol: str, shape: dict[str, Any], options: dict[str, Any], fold
     return list(dict.fromkeys([*run.results["n1"], *by_agent]))
 
 
-def recorded(modes: Collection[str]) -> Iterator[tuple[str, list[str]]]:
+def record(modes: Collection[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the title of each section of these modes, and the files of its message."""
     for mode, options in MODES.items():
         for name, protocol, shape, profile in SYSTEMS:
@@ -226,7 +227,8 @@ def subject_of(name: str) -> str:
 
 
 def document(modes: Collection[str]) -> str:
-    paths = dict(recorded(modes))
+    """Record the paths of these modes, and return the text of message.md."""
+    paths = dict(record(modes))
     counts = ["| |" + "".join(f" {name} |" for name, *_ in SYSTEMS), "| --- |" + " --- |" * len(SYSTEMS)]
     for mode in modes:
         numbers = (str(len(files)) if (files := paths.get(f"{name}, {mode}")) else "-" for name, *_ in SYSTEMS)

@@ -1,4 +1,4 @@
-"""Draws the README's picture, light and dark: what a few commands print, as they print it. Run it as root.
+"""Draw the README's picture, light and dark: a few commands and their output in a terminal. Run it as root.
 
 .venv/bin/python ci/picture.py
 """
@@ -29,7 +29,7 @@ COMMANDS = (
     "testbed run emp-2001 pingpong --set sizes=4,1KiB --mode sim --profile emp-2001",
     "testbed down",
 )
-# As Rich's own, without the fonts that it would have a reader's browser fetch.
+# Rich's own format without its web fonts, which a reader's browser would fetch.
 FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
 .{unique_id}-matrix {{ font-family: Consolas, Menlo, "DejaVu Sans Mono", monospace; font-size: {char_height}px;
@@ -51,31 +51,31 @@ line-height: {line_height}px; font-variant-east-asian: full-width; }}
 
 def main() -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    surroundings = {**os.environ, "PATH": path, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1"}
+    environment = {**os.environ, "PATH": path, "COLUMNS": str(WIDTH), "FORCE_COLOR": "1"}
     with tempfile.TemporaryDirectory() as directory, open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere, force_terminal=True)
         try:
             for command in COMMANDS:
-                done = subprocess.run(
+                completed = subprocess.run(
                     command.split(),
                     cwd=directory,
-                    env=surroundings,
+                    env=environment,
                     text=True,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                 )
-                if done.returncode not in (0, 8):
-                    sys.exit(f"$ {command}: exit code {done.returncode}")
+                if completed.returncode not in (0, 8):
+                    sys.exit(f"$ {command}: exit code {completed.returncode}")
                 console.print(Text("$ ", style="dim") + Text(command, style="bold"))
-                console.print(Text.from_ansi(done.stdout))
+                console.print(Text.from_ansi(completed.stdout))
         finally:
             if COMMANDS[-1] != command:
-                subprocess.run(["testbed", "down"], env=surroundings, check=False)
+                subprocess.run(["testbed", "down"], env=environment, check=False)
         for name, theme in THEMES.items():
-            drawn = console.export_svg(
+            svg = console.export_svg(
                 title="testbed", theme=theme, clear=False, code_format=FORMAT, unique_id=name.partition(".")[0]
             )
-            (CI / name).write_text(drawn)
+            (CI / name).write_text(svg)
 
 
 if __name__ == "__main__":

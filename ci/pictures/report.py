@@ -1,10 +1,10 @@
-"""Draws ci/pictures/report.png and report-dark.png: the report of a run, as Chromium shows it.
+"""Draw ci/pictures/report.png and report-dark.png: the report of a run, as Chromium shows it.
 
 .venv/bin/python ci/pictures/report.py            runs a simulation and takes the pictures of its report
 .venv/bin/python ci/pictures/report.py --check    fails if the report's text differs from that of the pictures
 
-The simulation gives equal figures on every machine, but fonts differ: so the report's text is stored in report.txt, and
---check compares it instead of the pictures.
+The simulation gives equal figures on every machine, but fonts differ. So the report's text is stored in report.txt, and
+--check compares the text instead of the pictures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from browser import Browser  # noqa: E402  in the parent of this script's direct
 TESTBED = Path(sys.executable).with_name("testbed")
 WIDTH, HEIGHT, ZOOM = 1040, 1560, 1.25
 TEXT = CI / "pictures" / "report.txt"
-COLOURS = 200  # of a PNG: enough for this page, at a third of the size
+COLOURS = 200  # in a PNG: enough for this page, and a third of the size
 STORM = """
 [[fault]]
 kind = "impair"

@@ -1,10 +1,11 @@
-"""Draws ci/pictures/web.png and web-dark.png: `testbed top --web` of the cluster in top.json, as Chromium shows it.
+"""Draw ci/pictures/web.png and web-dark.png: `testbed top --web` of the cluster in top.json, as Chromium shows it.
 
 .venv/bin/python ci/pictures/web.py            takes the pictures
 .venv/bin/python ci/pictures/web.py --check    fails if the page's text differs from that of the pictures
 .venv/bin/python ci/pictures/web.py --serve    serves the page until it is terminated
 
-Fonts differ between machines: so the page's text is stored in web.txt, and --check compares it instead of the pictures.
+Fonts differ between machines. So the page's text is stored in web.txt, and --check compares the text instead of the
+pictures.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from PIL import Image
-from top import take_sample
+from top import stored_snapshot
 
 from testbed.cli.web.view_server import serve
 from testbed.observe.live.snapshot import Snapshot
@@ -28,7 +29,7 @@ from browser import Browser  # noqa: E402  in the parent of this script's direct
 
 TEXT = Path(__file__).with_suffix(".txt")
 WIDTH, HEIGHT = 1360, 850
-COLOURS = 200  # of a PNG: enough for this page, at a third of the size
+COLOURS = 200  # in a PNG: enough for this page, and a third of the size
 SELECTED = "n3:eth0--s1:3"
 PARTS = ("totals", "topology", "details", "faults", "events", "panel")
 
@@ -36,8 +37,8 @@ PARTS = ("totals", "topology", "details", "faults", "events", "panel")
 class StoredSampler:
     """Sampler that always returns the snapshot in top.json."""
 
-    def sample(self, *, agents: bool = True) -> Snapshot:  # noqa: ARG002  the snapshot has their counters
-        return take_sample()
+    def sample(self, *, agents: bool = True) -> Snapshot:  # noqa: ARG002  the snapshot has the agents' counters
+        return stored_snapshot()
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""Generated parts of the documentation: each module reads the program and returns Markdown."""
+"""Generated parts of the documentation: each module reads the program's definitions and returns Markdown."""

@@ -1,7 +1,7 @@
 """Write the generated parts of the documentation: ``python -m reference FOLDER``, in ci/.
 
-Sphinx's configuration runs it before each build, in a process of its own: it imports Scapy (GPL-2.0-only), Sphinx imports
-requests (Apache-2.0).
+Sphinx's configuration runs it before each build, in a separate process, since it imports Scapy (GPL-2.0-only), and Sphinx
+imports requests (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
 
 
 def main(folder: Path) -> None:
-    """Write each part that has changed, and remove what is no part any more."""
+    """Write each part that has changed, and remove files of former parts."""
     pages = {name: page() for name, page in PAGES.items()}
     for system in SYSTEMS:
         pages[f"frames-{system}"] = frame_figures.of_protocol(system)

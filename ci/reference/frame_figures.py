@@ -18,31 +18,31 @@ from protocols.core.frames import CheckField, LastByteField, RouteField
 from reference.markdown import cell, code, table
 
 WORD: Final = 32  # bits of a figure's row
-LARGE: Final = 3 * WORD  # bits of a field that is drawn as one row of its own
+LARGE: Final = 3 * WORD  # bits; the complete rows of a larger field are figure_field as one
 _FIELD: Final = re.compile(r'^\s*\w+\(\s*"(\w+)"')
 
 
 Cell = tuple[str, int, str]
-"""A cell of a figure: text, bits, attributes."""
+"""A cell of a figure: text, bits, HTML attributes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A field of a figure. bits: its size; 0: it varies."""
+class FigureField:
+    """A field of a figure. bits: its size, or 0 if the size varies."""
 
     name: str
     bits: int
 
 
 def of_protocol(system: str) -> str:
-    """Which layers each frame has, then a figure and the fields of each layer."""
+    """Return strips of the layers of each frame, then a figure and a table of the fields of each layer."""
     frames = import_module(f"protocols.{system}.frames")
     stacks: Mapping[str, tuple[type[Packet], ...]] = frames.STACKS
     layers = dict.fromkeys(layer for stack in stacks.values() for layer in stack if layer is not Ether)
-    parts = [_stacks(stacks)]
+    blocks = [_stacks(stacks)]
     for layer in layers:
-        parts += [f"### {_name(layer)}\n", f"{cell(inspect.getdoc(layer) or '')}\n", figure(layer), _fields(layer)]
-    return "\n".join(parts)
+        blocks += [f"### {_name(layer)}\n", f"{cell(inspect.getdoc(layer) or '')}\n", figure(layer), _fields(layer)]
+    return "\n".join(blocks)
 
 
 def _name(layer: type[Packet]) -> str:
@@ -59,8 +59,8 @@ def _stacks(stacks: Mapping[str, Sequence[type[Packet]]]) -> str:
 
 
 def size_of(layer: type[Packet]) -> str:
-    """A layer's bytes in front of its payload; with a + where a field of it varies."""
-    fields = [_drawn(field) for field in layer.fields_desc if not is_behind(field)]
+    """Return the number of a layer's bytes before its payload, with a + if the size of a field varies."""
+    fields = [_figure_field(field) for field in layer.fields_desc if not is_behind(field)]
     return f"{sum(field.bits for field in fields) // 8}{'+' if any(not field.bits for field in fields) else ''}"
 
 
@@ -71,23 +71,24 @@ def _payload(layer: type[Packet]) -> str:
 
 
 def _behind(layers: Sequence[type[Packet]]) -> str:
-    """Draw the fields that stand behind the payload."""
+    """Draw the fields behind the payload."""
     results = [field for layer in reversed(layers) for field in layer.fields_desc if is_behind(field)]
     return "".join(f"<span>{escape(field.name)}<b>{field.sz}</b></span>" for field in results)
 
 
 def is_behind(field: Any) -> bool:
+    """Whether a field is behind the payload."""
     return isinstance(field, CheckField | LastByteField)
 
 
-def _drawn(field: Any) -> Drawn:
+def _figure_field(field: Any) -> FigureField:
     if isinstance(field, RouteField):
-        return Drawn(field.name, 0)
+        return FigureField(field.name, 0)
     if isinstance(field, BitField | BitEnumField | FlagsField):
-        return Drawn(field.name, int(field.size))
+        return FigureField(field.name, int(field.size))
     if isinstance(field, StrFixedLenField):
-        return Drawn(field.name, 8 * len(field.default))
-    return Drawn(field.name, 8 * int(field.sz))
+        return FigureField(field.name, 8 * len(field.default))
+    return FigureField(field.name, 8 * int(field.sz))
 
 
 def figure(layer: type[Packet]) -> str:
@@ -107,39 +108,48 @@ def figure(layer: type[Packet]) -> str:
 
 
 def _rows(layer: type[Packet]) -> Iterator[tuple[str, list[Cell]]]:
-    """Yield each row: its first byte's offset, and its cells. The rows that a large field fills alone are one."""
+    """Yield each row: the offset of its first byte, and its cells. The rows that a large field fills alone are drawn as
+    one."""
     row: list[Cell] = []
-    at = taken = 0  # bits before the row; bits in it
-    for field in (_drawn(field) for field in layer.fields_desc if not is_behind(field)):
+    row_start = used = 0  # bits before the row, and in it
+    for field in (_figure_field(field) for field in layer.fields_desc if not is_behind(field)):
         if not field.bits:
             yield "", [(f"{field.name}, any number of bytes", WORD, ' class="large"')]
             continue
-        left, mark = field.bits, ""
-        while left:
-            if not taken and left > LARGE:
-                yield str(at // 8), [(f"{field.name}, {field.bits // 8} bytes", WORD, ' class="large"')]
-                at, left, mark = at + left - left % WORD, left % WORD, ' class="more"'
+        remaining, mark = field.bits, ""
+        while remaining:
+            if not used and remaining > LARGE:
+                yield str(row_start // 8), [(f"{field.name}, {field.bits // 8} bytes", WORD, ' class="large"')]
+                row_start, remaining, mark = row_start + remaining - remaining % WORD, remaining % WORD, ' class="more"'
                 continue
-            part_size = min(left, WORD - taken)
-            row.append((field.name, part_size, mark))
-            left, taken, mark = left - part_size, taken + part_size, ' class="more"'
-            if taken == WORD:
-                yield str(at // 8), row
-                at, taken, row = at + WORD, 0, []
+            size = min(remaining, WORD - used)
+            row.append((field.name, size, mark))
+            remaining, used, mark = remaining - size, used + size, ' class="more"'
+            if used == WORD:
+                yield str(row_start // 8), row
+                row_start, used, row = row_start + WORD, 0, []
     if row:
-        yield str(at // 8), [*row, ("", WORD - taken, ' class="none"')]
+        yield str(row_start // 8), [*row, ("", WORD - used, ' class="none"')]
 
 
 def _fields(layer: type[Packet]) -> str:
-    """A layer's fields with their values and what the layer's comments say of them."""
-    reported = comments(layer)
-    rows, at = [], 0
+    """Return a table of a layer's fields, with their values and the comments in the layer's source."""
+    descriptions = comments(layer)
+    rows, offset = [], 0  # bits
     for field in layer.fields_desc:
-        drawn = _drawn(field)
-        place = "behind the payload" if is_behind(field) else f"{at // 8}" + (f".{at % 8}" if at % 8 else "")
-        size = "varies" if not drawn.bits else f"{drawn.bits} bits" if drawn.bits % 8 else str(drawn.bits // 8)
-        rows.append((code(field.name), place, size, _values(field), cell(reported.get(field.name, ""))))
-        at += 0 if is_behind(field) else drawn.bits
+        figure_field = _figure_field(field)
+        place = (
+            "behind the payload" if is_behind(field) else f"{offset // 8}" + (f".{offset % 8}" if offset % 8 else "")
+        )
+        size = (
+            "varies"
+            if not figure_field.bits
+            else f"{figure_field.bits} bits"
+            if figure_field.bits % 8
+            else str(figure_field.bits // 8)
+        )
+        rows.append((code(field.name), place, size, _values(field), cell(descriptions.get(field.name, ""))))
+        offset += 0 if is_behind(field) else figure_field.bits
     heads = ("field", "byte", "bytes", "values", "description")
     filled = [column for column in range(len(heads)) if any(row[column] for row in rows)]
     return table([heads[column] for column in filled], [[row[column] for column in filled] for row in rows])
@@ -154,7 +164,7 @@ def _values(field: Any) -> str:
 
 
 def comments(layer: type[Packet]) -> dict[str, str]:
-    """The comment of each field in the layer's source: behind it, or in the lines before it."""
+    """Return the comment of each field in the layer's source, from the field's line or from the lines before it."""
     comments_by_name: dict[str, str] = {}
     above: list[str] = []
     for line in re.sub(r"\(\n\s*", "(", inspect.getsource(layer)).splitlines():

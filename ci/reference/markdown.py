@@ -1,4 +1,4 @@
-"""Markdown that all generated parts use: tables, and texts that stand in their cells."""
+"""Markdown of all generated parts: tables, and texts for their cells."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Format a text as one line of a table's cell."""
+    """Format a text as a table's cell: on one line, escaped."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<")
 
 
 def code(value: object) -> str:
-    """Format a value as code; an empty one as nothing."""
+    """Format a value as code for a table's cell; an empty one as nothing."""
     text = str(value).replace("|", "\\|")
     return f"`{text}`" if text else ""
 
 
-def first_sentence(documented: object) -> str:
-    """Return the first line of an object's docstring."""
+def first_paragraph(documented: object) -> str:
+    """Return the first paragraph of an object's docstring, as a table's cell."""
     return cell((inspect.getdoc(documented) or "").partition("\n\n")[0])

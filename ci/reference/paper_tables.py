@@ -1,4 +1,4 @@
-"""Papers' values beside ours, from the rows that are kept of them (`testbed reproduce --keep` measures them anew)."""
+"""Tables of the papers' values and ours, from the stored rows (`testbed reproduce --keep` measures and stores them)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from testbed.observe.paper_files import paper_of, systems
 
 
 def kept_systems() -> list[KeptRows]:
-    """Kept rows of all systems that have a paper."""
+    """Return the stored rows of each system that has them."""
     return [kept for system in systems() if (kept := kept_rows(system)) is not None]
 
 
 def summary(systems: Sequence[KeptRows] | None = None) -> str:
-    """Errors of the predicted rows of each system, by default of all with kept rows."""
+    """Return a table of the errors of each system's predicted rows. systems: by default all with stored rows."""
     rows = [[cell(text) for text in row] for row in summary_rows(kept_systems() if systems is None else systems)]
     return table(HEADINGS, rows)
 
 
 def of_protocol(system: str) -> str:
-    """Every row of a system's paper, and its values that are no measurement of ours."""
+    """Return a table of all rows of a system's paper, and one of the paper's values that our runs do not measure."""
     kept = kept_rows(system)
     assert kept is not None
     rows = [
@@ -36,16 +36,16 @@ def of_protocol(system: str) -> str:
         )
         for row in kept.rows
     ]
-    others = [
-        (cell(f"{each.name}: {whose}"), cell(each.source), f"{value:g} {each.unit}")
-        for each in paper_of(system).unmeasured
-        for whose, value in each.values.items()
+    unmeasured = [
+        (cell(f"{quantity.name}: {label}"), cell(quantity.source), f"{value:g} {quantity.unit}")
+        for quantity in paper_of(system).unmeasured
+        for label, value in quantity.values.items()
     ]
     shapes = "".join(f"- {cell(name)}\n" for name, holds in kept.shapes.items() if holds)
     return (
         f"{len(rows)} rows, in the simulation (`testbed reproduce {system}`):\n\n"
         + table(("row", "in the paper", "paper", "ours", "error", ""), rows)
         + (f"\nShapes that are checked, and hold:\n\n{shapes}" if shapes else "")
-        + ("\nValues that are no measurement of ours, as the paper has them:\n\n" if others else "")
-        + (table(("value", "in the paper", "paper"), others) if others else "")
+        + ("\nValues of the paper that our runs do not measure:\n\n" if unmeasured else "")
+        + (table(("value", "in the paper", "paper"), unmeasured) if unmeasured else "")
     )

@@ -1,4 +1,4 @@
-"""Tables of what the program itself defines: topologies, workloads, thresholds, exit codes, fields of rules, options."""
+"""Tables of the program's definitions: topologies, workloads, thresholds, licences, exit codes, fields of rules, options."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import tomllib
 from dataclasses import MISSING
 from pathlib import Path
 
-from reference.markdown import cell, code, first_sentence, table
+from reference.markdown import cell, code, first_paragraph, table
 
 
 def topologies() -> str:
-    """Clusters that come with testbed."""
+    """Topologies that come with testbed."""
     from testbed.spec.shipped import topologies as shipped
 
     return table(("name", "description"), [(code(name), cell(purpose)) for name, purpose in shipped()])
 
 
 def workloads() -> str:
-    """Every workload with its settings."""
+    """Workloads and their settings."""
     from testbed.registry import WORKLOADS, load, offered
     from testbed.workloads.workload_settings import settings_of
 
@@ -30,7 +30,7 @@ def workloads() -> str:
         settings = [
             f"{key.name}={'' if key.default is MISSING else _setting(key.default)}" for key in settings_of(form)
         ]
-        parts.append((code(name), first_sentence(form), " ".join(code(setting) for setting in settings)))
+        parts.append((code(name), first_paragraph(form), " ".join(code(setting) for setting in settings)))
     return table(("workload", "what it does", "settings"), parts)
 
 
@@ -39,7 +39,7 @@ def _setting(value: object) -> str:
 
 
 def thresholds() -> str:
-    """Limits of every finding of a verdict."""
+    """Limits of each finding of a verdict."""
     from testbed.controller.verdict.thresholds import LIMITS
 
     def limit(value: float, share: float, unit: str) -> str:
@@ -62,7 +62,7 @@ def thresholds() -> str:
 
 
 def licences() -> str:
-    """Packages that an installation has, by licence, as `ci/licences.toml` records them."""
+    """Packages of an installation, by licence, from `ci/licences.toml`."""
     record = tomllib.loads((Path(__file__).parents[1] / "licences.toml").read_text())
     packages = record["combinable"] | {name: package["licence"] for name, package in record["apart"].items()}
     by_licence: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ def licences() -> str:
 
 
 def exit_codes() -> str:
-    """Exit codes: those of errors, and what `testbed --help` says."""
+    """Exit codes, from `testbed --help` and from the classes of errors."""
     from testbed import errors
     from testbed.cli.main import testbed
 
@@ -84,7 +84,7 @@ def exit_codes() -> str:
         value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.TestbedError)
     ]
     rows = [
-        (str(error.exit_code), code(error.__name__), first_sentence(error))
+        (str(error.exit_code), code(error.__name__), first_paragraph(error))
         for error in sorted(results, key=lambda error: (error.exit_code, error.__name__))
     ]
     help_text = (testbed.epilog or "").replace("\b\n", "").partition("\n")[2]
@@ -123,7 +123,7 @@ def pytest_plugin() -> str:
 
 
 def python_names() -> str:
-    """A directive of autodoc for each public name."""
+    """Directives of autodoc, one for each public name."""
     import testbed
 
     parts = []

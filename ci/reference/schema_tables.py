@@ -61,7 +61,7 @@ def machines() -> str:
 
 
 def documents() -> str:
-    """Fields of what each command prints with `--json`."""
+    """Fields of the document that each command prints with `--json`."""
     from testbed.cli.documents import DOCUMENTS
 
     parts = []
@@ -99,7 +99,7 @@ def _default(field: Schema) -> str:
 
 
 def _type(field: Schema) -> str:
-    """Format the form of a value, with its bounds and an example."""
+    """Format the type of a value, with its bounds and an example."""
     if "const" in field:
         return json.dumps(field["const"])
     if "enum" in field:

@@ -1,4 +1,4 @@
-"""Write what the README shows of the papers: a table between two comments, and a picture, from the kept rows.
+"""Write the README's table of papers, between two comments, and its picture, from the stored rows.
 
 python -m reference.scoreboard     in ci/
 """
@@ -22,17 +22,20 @@ _TABLE: Final = re.compile(r"(?<=<!-- made by ci/reference/scoreboard.py -->\n).
 
 
 def with_table(readme: str, rows: str) -> str:
-    """Put the table's text into the README's. Raises ValueError where it has no place for it."""
+    """Return the README's text with the table's text. Raises ValueError if the README has no place for the table."""
     text, count = _TABLE.subn(lambda _: rows, readme)
     if count != 1:
-        raise ValueError("the README has no place for the table of papers")
+        raise ValueError(
+            f"the README must have one place for the table of papers, between the comments of {Path(__file__).name} and "
+            f"'end', got {count}"
+        )
     return text
 
 
 def digest(systems: Sequence[KeptRows]) -> str:
-    """Digest of everything that the picture shows."""
-    drawn = [[kept.system, [[row.name, round(row.error, 6), row.calibrated] for row in kept.rows]] for kept in systems]
-    return hashlib.sha256(json.dumps([*drawn, summary_rows(systems)]).encode()).hexdigest()
+    """Return a digest of everything that the picture shows."""
+    errors = [[kept.system, [[row.name, round(row.error, 6), row.calibrated] for row in kept.rows]] for kept in systems]
+    return hashlib.sha256(json.dumps([*errors, summary_rows(systems)]).encode()).hexdigest()
 
 
 def picture(systems: Sequence[KeptRows]) -> str:

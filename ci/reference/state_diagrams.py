@@ -10,17 +10,17 @@ from protocols.core.peers import PEER
 from protocols.core.states import StateTable
 
 GRAPHVIZ: Final = "graphviz-pure"
-"""The command of Graphviz: a port that the package index has, with the same output on every machine."""
+"""Command of a port of Graphviz in the package index, which has the same output on every machine."""
 
 
 def of_protocol(system: str) -> str:
-    """The machines of a protocol; the one of peers, which several share, has a page of its own."""
+    """Return a protocol's state machines, except that of peers, which several protocols share: see `peers`."""
     tables: tuple[StateTable, ...] = import_module(f"protocols.{system}.states").TABLES
     return "\n".join(_machine(table) for table in tables if table is not PEER)
 
 
 def peers() -> str:
-    """The machine of peers that restart."""
+    """Return the state machine of peers that restart."""
     return _machine(PEER)
 
 
@@ -33,8 +33,8 @@ def figure(machine: StateTable) -> str:
     done = subprocess.run([GRAPHVIZ, "-Tsvg"], input=dot(machine), capture_output=True, text=True, check=True)
     picture = done.stdout[done.stdout.index("<svg") :].strip().replace('"black"', '"currentColor"')
     picture = picture.replace('"Arimo"', '"Arimo, Helvetica, Arial, sans-serif"')
-    for laid_out, drawn in ((15, 13), (13, 11)):  # a reader's font may be wider than the one that the layout is for
-        picture = picture.replace(f'font-size="{laid_out}.00"', f'font-size="{drawn}"')
+    for layout_size, drawn_size in ((15, 13), (13, 11)):  # a reader's font may be wider than that of the layout
+        picture = picture.replace(f'font-size="{layout_size}.00"', f'font-size="{drawn_size}"')
     return (
         f'```{{raw}} html\n<figure class="states" role="img" aria-label="State diagram of {machine.name}; the table below '
         f'it has its rows">\n{picture}\n</figure>\n```\n'
@@ -42,7 +42,7 @@ def figure(machine: StateTable) -> str:
 
 
 def dot(machine: StateTable) -> str:
-    """Format a machine as a Graphviz graph. Transitions between two states share an arrow, which has their events."""
+    """Format a machine as a Graphviz graph. Transitions from one state to another share an arrow with all their events."""
     arrows: dict[tuple[str, str], list[str]] = {}
     for row in machine.rows:
         events = arrows.setdefault((row.state, row.next_state), [])

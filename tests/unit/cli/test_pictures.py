@@ -25,7 +25,7 @@ def test_an_outdated_picture_is_detected(tmp_path: Path) -> None:
     (tmp_path / "top.json").write_text((PICTURES / "top.json").read_text().replace('"rate 3mbit"', '"rate 4mbit"'))
     completed = check(tmp_path / "top.py")
     assert completed.returncode == 1
-    assert "is not what is shown today" in completed.stderr
+    assert "is outdated" in completed.stderr
 
 
 def test_the_picture_is_small_and_self_contained() -> None:

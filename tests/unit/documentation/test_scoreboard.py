@@ -37,7 +37,7 @@ def test_a_changed_row_changes_the_table_and_the_picture() -> None:
 
 
 def test_a_readme_without_the_markers_of_the_table_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="one place for the table of papers"):
         scoreboard.with_table("# A title\n", "")
 
 

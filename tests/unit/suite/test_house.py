@@ -26,7 +26,7 @@ def test_every_measure_is_within_its_limit() -> None:
 
 
 def test_docstrings_of_tests_and_benchmarks_are_measured() -> None:
-    assert {"tests", "ci"} <= set(HOUSE["MEASURES"]["docstrings that begin with a riddle"].rooms)
+    assert {"tests", "ci"} <= set(HOUSE["MEASURES"]["docstrings that begin with a vague word"].rooms)
     assert "ci/benchmarks/harness/rows.py" in {module.place for module in HOUSE["modules"](("ci",))}
 
 
@@ -53,7 +53,7 @@ def send(frame: Frame) -> None:
     """Send a frame."""
     "Nothing waits."
 ''')  # fmt: skip
-    assert HOUSE["riddles"]([source]) == ["m.py:5 Of each node.", "m.py:9 What is sent.", "m.py:14 Nothing waits."]
+    assert HOUSE["vague_docstrings"]([source]) == ["m.py:5 Of each node.", "m.py:9 What is sent.", "m.py:14 Nothing waits."]
 
 
 def module(file_name: str, text: str) -> Any:
