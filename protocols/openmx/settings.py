@@ -51,7 +51,7 @@ class Settings:
         for name in self.__slots__:
             value = getattr(self, name)
             if type(value) is not int:
-                raise ValueError(f"{name} must be a whole number, got {value!r}")
+                raise ValueError(f"{name} = {value!r}: a whole number")
         limits = {
             "tick": (1000, MAX_TIME), "resend": (1, 1 << 20), "resends": (0, 1 << 30), "acknowledge": (1, 128),
             "zombies": (0, 1 << 20), "unacked": (1, MAX_UNACKED), "pulls": (1, PULLS), "pull_timeout": (1, MAX_TIME),
@@ -62,4 +62,4 @@ class Settings:
         for name, (minimum, maximum) in limits.items():
             value = getattr(self, name)
             if not minimum <= value <= maximum:
-                raise ValueError(f"{name} must be {minimum} to {maximum}, got {value}")
+                raise ValueError(f"{name} = {value}: {minimum} to {maximum}")

@@ -13,7 +13,18 @@ import pytest
 from benchmarks.harness.rows import Row
 from benchmarks.runs.leaks import MIN
 from benchmarks.runs.process_watch import MARK, Watch
-from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES, WRONG, Storm, gained, remains, rows, watched
+from benchmarks.runs.storm import (
+    DESCRIPTORS,
+    LEFT,
+    MEMORY,
+    MESSAGES,
+    WRONG,
+    Storm,
+    growth_by_kind,
+    remains,
+    rows,
+    watch_storm,
+)
 from benchmarks.runs.storm import machine as machine_now
 from benchmarks.runs.targets import STEADY, leaks
 
@@ -39,19 +50,19 @@ def watch_process(behaviour: str) -> Watch:
         process.stdout.readline()
         watch = Watch(mark, 0)
         while process.poll() is None:
-            watch.look()
+            watch.sample()
             time.sleep(0.05)  # between two samples
     return watch
 
 
 def test_an_artificial_leak_is_detected() -> None:
-    memory, descriptors = gained(watch_process("leaks"))["node processes"]
+    memory, descriptors = growth_by_kind(watch_process("leaks"))["node processes"]
     assert memory.least > STEADY
     assert descriptors > 0
 
 
 def test_a_process_without_a_leak_is_not_reported() -> None:
-    memory, descriptors = gained(watch_process("sleeps"))["node processes"]
+    memory, descriptors = growth_by_kind(watch_process("sleeps"))["node processes"]
     assert (memory.least, descriptors) == (0, 0)
 
 
@@ -65,7 +76,7 @@ def test_leaked_processes_and_namespaces_are_reported() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         watch = Watch(mark, process.pid)
-        watch.look()
+        watch.sample()
         (network,) = watch.networks
         assert remains(watch, before) == [f"process {process.pid}", f"network namespace {network}"]
         process.communicate()
@@ -79,7 +90,7 @@ def test_leaked_processes_and_namespaces_are_reported() -> None:
 @pytest.mark.parametrize("relay", [True, pytest.param(False, marks=pytest.mark.requires("bpf"))])
 def test_random_traffic_under_loss_and_flaps_loses_and_leaks_nothing(tmp_path: Path, relay: bool) -> None:
     storm = Storm(nodes=4, messages=4_000, seconds=5, every=0.05, relay=relay)
-    result_rows = list(rows(storm, watched(storm, tmp_path)))
+    result_rows = list(rows(storm, watch_storm(storm, tmp_path)))
     assert value(result_rows, MESSAGES) == 4_000
     assert value(result_rows, WRONG) == value(result_rows, LEFT) == 0
     assert leaks(result_rows) == []

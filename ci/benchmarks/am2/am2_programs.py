@@ -22,7 +22,7 @@ Program = Callable[..., Coroutine[Any, None, object]]
 
 
 class Requester:
-    """Endpoint of the requesting node."""
+    """Endpoint of the requesting node. replies, returned: numbers of replies and of returned messages since `begin`."""
 
     def __init__(self, am: ActiveMessages, peer: int) -> None:
         self.endpoint = endpoint = am.allocate_bundle().allocate_endpoint()
@@ -51,6 +51,7 @@ class Requester:
         await self.endpoint.poll()
 
     async def end(self) -> None:
+        """Request the other node's end, and wait for the reply."""
         await self.endpoint.request(0, _END)
         replies = self.replies
         while self.replies == replies:

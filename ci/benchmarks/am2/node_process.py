@@ -34,6 +34,8 @@ def clusters() -> dict[str, Cluster]:
 
 
 class Nodes:
+    """The nodes of the two clusters, which are up until `close`."""
+
     def __init__(self) -> None:
         with ExitStack() as stack:
             self._clusters = {name: stack.enter_context(cluster.up()) for name, cluster in clusters().items()}

@@ -36,12 +36,12 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
     counts: Counter[str] = Counter()
     for row in result.rows:
         counts.update({name: value for name, value in row.items() if isinstance(value, int)})
-    took = max(row["took_ns"] for row in result.rows) / 1e9
+    seconds = max(row["took_ns"] for row in result.rows) / 1e9
     sent = counts["sent"] - counts["sent_again"]
     if sent < requests:
         raise ContenderError(f"{sent} of {requests} requests were sent")
     ended = counts["replied"] + counts["returned"]
-    # A returned request may have been handled.
+    # A returned request may have been handled: only its acknowledgements may have been lost.
     unexplained = max(0, counts["handled"] - counts["replied"] - counts["returned"])
     wrong = (
         abs(sent - ended)
@@ -51,12 +51,13 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
         + counts["strange_returns"]
     )
     parameters = {
-        **settings, "detour": ROUTE_TIMEOUT, "cluster": CLUSTER.name, "grade": result.verdict.grade.value, "seconds": took,
+        **settings, "detour": ROUTE_TIMEOUT, "cluster": CLUSTER.name, "grade": result.verdict.grade.value,
+        "seconds": seconds,
         "findings": [str(finding) for finding in result.verdict.findings if finding.grade.value in ("degraded", "invalid")],
     }  # fmt: skip
     resent = sum(counters["packets_resent"] for counters in result.counters.values())
     for what, unit, value in (
         (SENT, "1", sent), (REPLIED, "1", counts["replied"]), (RETURNED, "1", counts["returned"]), (WRONG, "1", wrong),
-        (RESENT, "1", resent), (RATE, "/s", ended / took),
+        (RESENT, "1", resent), (RATE, "/s", ended / seconds),
     ):  # fmt: skip
         yield Row(REQUESTS, "AM-II, inline", what, NODES, unit, (float(value),), parameters)

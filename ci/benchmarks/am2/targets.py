@@ -21,7 +21,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
 
     def ratio_to_emp(measure: str) -> float | None:
         pairs = list(zip(samples(m.AM2, measure), samples(m.EMP, measure), strict=True))
-        return statistics.median(ours / theirs for ours, theirs in pairs) if pairs else None
+        return statistics.median(am2 / emp for am2, emp in pairs) if pairs else None
 
     return [
         Target("round trip of 4 words, spinning: times EMP's of 4 bytes", MAX_RATIO_TO_EMP, "×", ratio_to_emp(m.TRIP)),

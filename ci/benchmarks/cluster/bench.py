@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Bench:
-    """Run of the cluster benchmark: the contenders that this machine has, measured in turn."""
+    """Run of the cluster benchmark: it measures the contenders that this machine has, in turn."""
 
     def __init__(self, options: argparse.Namespace, session: Session) -> None:
         self.session = session
@@ -43,7 +43,7 @@ class Bench:
         session = self.session
         observer = session.stack.enter_context(contextlib.closing(Observer()))
 
-        def started(make: Callable[[], Contender]) -> Contender | None:
+        def start(make: Callable[[], Contender]) -> Contender | None:
             """Start a contender, to be closed at the end; None if it cannot run here, which is reported."""
             try:
                 contender = make()
@@ -53,12 +53,12 @@ class Bench:
             session.stack.callback(contender.close)
             return contender
 
-        floor = started(lambda: Floor(session.directory))
+        floor = start(lambda: Floor(session.directory))
         if "stars" in self.subjects:
             others = [
-                started(Product),
-                started(lambda: Product(keep=False)),
-                started(lambda: IpBatch(session.directory)),
+                start(Product),
+                start(lambda: Product(keep=False)),
+                start(lambda: IpBatch(session.directory)),
             ]
             contenders = [contender for contender in [floor, *others] if contender is not None]
             self._stars(contenders, observer)
@@ -100,14 +100,14 @@ class Bench:
 
     def _conclude(self) -> None:
         rows, console = self.session.rows, self.session.console
-        reached = targets(rows)
+        target_list = targets(rows)
         for ratio in ratios(rows):
             self.session.add_result({"subject": "ratio", **dataclasses.asdict(ratio)})
-        self.session.conclude(reached)
+        self.session.conclude(target_list)
         console.print(star_table(rows))
         if other_rows := [row for row in rows if row.subject != "star"]:
             console.print(tables.row_table("Commands, running in a node, footprint, thousands of nodes", other_rows))
-        console.print(tables.target_table(reached))
+        console.print(tables.target_table(target_list))
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,14 +1,14 @@
-/* The floor: the least that a star of N hosts costs on this kernel.
+/* The floor: the minimum cost of a star of N hosts on this kernel.
  *
- * Makes and unmakes the kernel objects of a star (a wire namespace with one bridge, N host namespaces, N veth pairs,
- * addresses, links up) with hand-packed, batched netlink and nothing else.  It makes the product's own settings too,
- * so that a ratio to it is the product's own cost and not the price of a setting.
+ * Makes and removes the kernel objects of a star (a wire namespace with one bridge, N host namespaces, N veth pairs,
+ * addresses, links up) with hand-packed, batched netlink messages and nothing else.  It also makes the settings that the
+ * product makes, so that the product's ratio to the floor does not include their cost.
  *
- * It serves commands on stdin, one per line, and answers each with one line of JSON:
+ * It reads commands from stdin, one per line, and answers each with one line of JSON:
  *     up NAME N     makes namespaces NAME and NAME.n1 ... NAME.nN in /run/netns
- *     down          unmakes them
- * "start" and "end" are nanoseconds of CLOCK_MONOTONIC around the work alone, /run/netns made ready included.  End of
- * input, a signal or a failure unmakes what stands; /run/netns is left as it was found.
+ *     down          removes them
+ * "start" and "end" are nanoseconds of CLOCK_MONOTONIC before and after the work, which includes the preparation of
+ * /run/netns.  The end of input, a signal or a failure removes the star; /run/netns is left as it was before.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -39,12 +39,12 @@
 #define OWN_NS "/proc/thread-self/ns/net"
 #define HOSTS_MAX 1023 /* ports of a Linux bridge: BR_MAX_PORTS - 1 */
 #define BATCH 64       /* veth pairs in one send */
-#define BRIDGE 1001    /* interface indices are chosen, so that none need be asked for */
+#define BRIDGE 1001    /* chosen interface indices, so that the kernel need not be queried for them */
 #define FIRST_PORT 1002
 #define ETH0 2
 #define MTU 1500
 
-/* What the product sets in a new namespace, before an interface is made: interfaces inherit `default`. */
+/* The product's settings in a new namespace, made before its interfaces, which inherit `default`. */
 struct sysctl {
 	const char *path, *value;
 };
@@ -65,9 +65,9 @@ static const struct sysctl wire_sysctls[] = {
 };
 
 struct namespace {
-	int socket; /* rtnetlink, opened in the namespace; -1 where there is none */
-	int fd;     /* the namespace itself, until its veth is made; -1 otherwise */
-	int named;  /* its file in /run/netns is ours */
+	int socket; /* rtnetlink socket opened in the namespace, or -1 */
+	int fd;     /* descriptor of the namespace until its veth is made, then -1 */
+	int named;  /* whether this process has made its file in /run/netns */
 };
 
 static char cluster[64];
@@ -174,7 +174,7 @@ static void begin_link(uint16_t flags, int index, int up)
 	link->ifi_flags = link->ifi_change = up ? IFF_UP : 0;
 }
 
-/* Only the last message asks for an acknowledgement; the kernel reports a failing one in any case. */
+/* Only the last message requests an acknowledgement; the kernel reports failed messages in any case. */
 static void send_batch(int socket, const char *what)
 {
 	char answer[8192];
@@ -218,7 +218,8 @@ static int names_exist(void)
 	return count > 2;
 }
 
-/* A shared mount, so that a name taken away vanishes in every mount namespace; nothing is laid over others' names. */
+/* Makes /run/netns a shared mount, so that removed names disappear in every mount namespace.  Never mounts over existing
+ * names. */
 static void prepare_directory(void)
 {
 	if (mkdir(NETNS_DIR, 0755) == 0)
@@ -234,7 +235,7 @@ static void prepare_directory(void)
 		fail("making " NETNS_DIR " shared");
 }
 
-/* Plain umount and rmdir: both refuse when another program has put something there meanwhile. */
+/* Plain umount and rmdir, which fail if another program has put something there meanwhile. */
 static void restore_directory(void)
 {
 	if (made_mount && umount2(NETNS_DIR, UMOUNT_NOFOLLOW) == 0)
@@ -278,7 +279,7 @@ static void make_namespace(struct namespace *namespace, int host)
 	if (namespace->socket < 0 || namespace->fd < 0)
 		fail("opening the namespace of host %d", host);
 
-	/* about as long as the owner that the product writes there */
+	/* about as long as the record of ownership that the product writes there */
 	snprintf(alias, sizeof alias, "testbed cluster=%s node=n%d boot=00000000-0000-0000-0000-000000000000 "
 		 "pid=4026531836:%07d", cluster, host, getpid());
 	begin_link(0, 1, 1);
@@ -337,7 +338,7 @@ static void make_bridge(void)
 	send_batch(wire.socket, "the bridge");
 }
 
-/* The end at the switch with its master and up, the other end in its namespace: one message. */
+/* One message makes both ends: that at the switch, up and with its master, and that in the host's namespace. */
 static void put_veth(int host)
 {
 	struct rtattr *info, *data, *peer;
@@ -403,7 +404,7 @@ static void make_star(void)
 		fail("going back to the first namespace");
 }
 
-static void unmake_star(void)
+static void remove_star(void)
 {
 	for (int host = 0; host <= host_count; host++) {
 		struct namespace *namespace = host ? &hosts[host] : &wire;
@@ -417,7 +418,7 @@ static void unmake_star(void)
 
 static void clean_up(void)
 {
-	unmake_star();
+	remove_star();
 	if (root_ns >= 0)
 		setns(root_ns, CLONE_NEWNET);
 }
@@ -445,13 +446,13 @@ static void do_down(void)
 {
 	int64_t start = now();
 
-	unmake_star();
+	remove_star();
 	printf("{\"start\": %lld, \"end\": %lld}\n", (long long)start, (long long)now());
 }
 
 static void ignore(int signal) { (void)signal; }
 
-/* Signals are let in only here, where nothing is half made.  Returns 0 at the end of input or at a signal. */
+/* Signals are unblocked only here, where no object is half made.  Returns 0 at the end of input or at a signal. */
 static int next_command(char *line, size_t size)
 {
 	sigset_t none;

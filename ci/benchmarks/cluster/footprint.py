@@ -20,7 +20,7 @@ STATE, PROCESSES, IN_NODES = "state per node", "processes left running", "proces
 
 
 def memory() -> dict[str, int]:
-    """Return bytes by measure; both grow as memory is used."""
+    """Return bytes by measure; both measures grow as memory is used."""
     results = {}
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")

@@ -11,7 +11,7 @@ from benchmarks.harness.targets import Target
 
 FLOOR, PRODUCT = "floor", "testbed"
 RATIO_LIMIT, RATIO_FROM = 2.0, 100  # times the floor, from this many hosts on
-FLATNESS_LIMIT, FLATNESS_SIZES = 0.20, (50, 500)  # (largest ratio / smallest) - 1
+FLATNESS_LIMIT, FLATNESS_SIZES = 0.20, (50, 500)  # (largest ratio / smallest) - 1, for stars from 50 to 500 hosts
 VALIDATE_LIMIT = 3.0  # s
 LARGE_RATIO, LARGE_LIMIT = 1.25, 0.5  # times the floor, and s above that
 RUN_LIMIT = 3.0  # times ip netns exec

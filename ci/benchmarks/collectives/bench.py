@@ -7,7 +7,7 @@ from functools import partial
 from rich.table import Table
 
 from benchmarks.collectives import measurements
-from benchmarks.collectives.measurements import BARRIER, CALLS, LIVE, PROTOCOLS, SIMULATED, moved
+from benchmarks.collectives.measurements import BARRIER, CALLS, LIVE, PROTOCOLS, SIMULATED, volume_of
 from benchmarks.collectives.targets import targets
 from benchmarks.harness import session, tables
 from benchmarks.harness.rows import REPOSITORY, Row
@@ -69,18 +69,18 @@ def run(options: argparse.Namespace, session: Session) -> None:
 def table(rows: list[Row], subject: str, ranks: int, call: str, sizes: list[int], volume: int = 0) -> Table:
     """Return a table of sizes by contenders, with medians of the repetitions' averages. volume: see `--volume`; 0: no
     limit."""
-    chosen = [row for row in rows if (row.subject, row.hosts, row.measure) == (subject, ranks, call)]
+    selected = [row for row in rows if (row.subject, row.hosts, row.measure) == (subject, ranks, call)]
     contenders = list(dict.fromkeys(row.contender for row in rows if (row.subject, row.hosts) == (subject, ranks)))
-    left_out = {size: moved(call, ranks, size) for size in sizes if 0 < volume < moved(call, ranks, size)}
+    left_out = {size: volume_of(call, ranks, size) for size in sizes if 0 < volume < volume_of(call, ranks, size)}
     caption = f"left out: a call moves more than {format_size(volume)} (--volume) in one process" if left_out else None
-    shown = Table(title=f"{call}, {ranks} ranks, {subject}", caption=caption)
+    result = Table(title=f"{call}, {ranks} ranks, {subject}", caption=caption)
     for heading in ("size", *contenders):
-        shown.add_column(heading, justify="right")
-    cells = {(row.contender, row.settings["size_bytes"]): tables.format_value(row.median, row.unit) for row in chosen}
+        result.add_column(heading, justify="right")
+    cells = {(row.contender, row.settings["size_bytes"]): tables.format_value(row.median, row.unit) for row in selected}
     for size in sizes:
         empty = f"left out: {left_out[size] / (1 << 30):.3g} GiB" if size in left_out else ""
-        shown.add_row(format_size(size), *(cells.get((contender, size), empty) for contender in contenders))
-    return shown
+        result.add_row(format_size(size), *(cells.get((contender, size), empty) for contender in contenders))
+    return result
 
 
 def main(options: argparse.Namespace) -> int:

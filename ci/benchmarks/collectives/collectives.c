@@ -1,6 +1,7 @@
-/* Allreduce and Alltoall as the workload `imb` measures them, for MPI in C.
+/* Allreduce and Alltoall for MPI in C, measured as the workload `imb` measures them.
 
-   collectives COUNT SECONDS SIZE ...: COUNT calls of a size, of SECONDS at most; a line of JSON for each call and size. */
+   collectives COUNT SECONDS SIZE ...: makes COUNT calls of each size, in SECONDS at most; prints a line of JSON for each
+   operation and size. */
 
 #include <mpi.h>
 #include <stdio.h>
@@ -8,45 +9,46 @@
 
 enum { WARM_UP = 2 };
 
-typedef void call(char *out, char *into, int size);
+typedef void operation(char *sent, char *received, int size);
 
-static void allreduce(char *out, char *into, int size)
+static void allreduce(char *sent, char *received, int size)
 {
-    MPI_Allreduce(out, into, size / (int)sizeof(float), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    MPI_Allreduce(sent, received, size / (int)sizeof(float), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-static void alltoall(char *out, char *into, int size)
+static void alltoall(char *sent, char *received, int size)
 {
-    MPI_Alltoall(out, size, MPI_BYTE, into, size, MPI_BYTE, MPI_COMM_WORLD);
+    MPI_Alltoall(sent, size, MPI_BYTE, received, size, MPI_BYTE, MPI_COMM_WORLD);
 }
 
-static double took(call *made, char *out, char *into, int size, int count)
+/* Returns the seconds of `count` calls. */
+static double time_calls(operation *call, char *sent, char *received, int size, int count)
 {
     MPI_Barrier(MPI_COMM_WORLD);
-    double begun = MPI_Wtime();
+    double start = MPI_Wtime();
     for (int number = 0; number < count; number++)
-        made(out, into, size);
-    return MPI_Wtime() - begun;
+        call(sent, received, size);
+    return MPI_Wtime() - start;
 }
 
-static void measure(const char *name, call *made, int size, int most, double seconds)
+static void measure(const char *name, operation *call, int size, int max_count, double seconds)
 {
     int rank, ranks;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    char *out = calloc(ranks, size), *into = calloc(ranks, size);
-    double warm = took(made, out, into, size, WARM_UP) / WARM_UP;
-    int fit = warm * most > seconds ? (int)(seconds / warm) : most, count;
-    fit = fit < 1 ? 1 : fit;
-    MPI_Allreduce(&fit, &count, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    double each = took(made, out, into, size, count) / count, total;
+    char *sent = calloc(ranks, size), *received = calloc(ranks, size);
+    double warm_up = time_calls(call, sent, received, size, WARM_UP) / WARM_UP;
+    int local_count = warm_up * max_count > seconds ? (int)(seconds / warm_up) : max_count, count;
+    local_count = local_count < 1 ? 1 : local_count;
+    MPI_Allreduce(&local_count, &count, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    double each = time_calls(call, sent, received, size, count) / count, total;
     MPI_Reduce(&each, &total, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0) {
         printf("{\"benchmark\": \"%s\", \"size_bytes\": %d, \"count\": %d, \"avg_ns\": %.0f}\n", name, size, count,
                total / ranks * 1e9);
         fflush(stdout);
     }
-    free(out), free(into);
+    free(sent), free(received);
 }
 
 int main(int argc, char **argv)

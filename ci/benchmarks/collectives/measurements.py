@@ -23,6 +23,7 @@ FIRMWARE: Mapping[str, Mapping[str, object]] = {"via": {"slots": 16_384, "area":
 """Settings in the simulation by protocol: VIA's defaults have too few descriptors for 255 connections with sends, and twice
 the memory for each connection."""
 KERNEL: Mapping[str, str] = {"TCP": "tcp"}
+"""Protocols of the kernel, by name in tables."""
 OPEN_MPI = "Open MPI on TCP"
 
 LIVE, SIMULATED, BARRIER = "real frames", "simulation", "Barrier"
@@ -33,12 +34,12 @@ LINKS = {"delay": "5us", "rate": "1gbit", "queue": "256kb"}
 LARGE_LINKS = LINKS | {"mtu": 9000, "queue": "1536kb"}
 """Links for large calls, with a sixth of the frames. A pull of Open-MX has 1.1 MB in flight there."""
 LARGE = 1 << 30  # bytes
-"""Volume of a large Alltoall, which is made once, and connects. All ranks share its buffers: 256 ranks with blocks of 1 MiB
-would have 128 GiB, and only times are measured."""
+"""Volume from which an Alltoall is large: it is made once, connects its ranks, and all ranks share its buffers. Otherwise
+256 ranks with blocks of 1 MiB would have 128 GiB; only times are measured."""
 _LARGE_TIMEOUT = 6 * 3600.0  # s
 TIMEOUT = 600.0  # s for a repetition of one contender
 _SAMPLE = 1  # s
-_TURNS = 2  # in the simulation
+_REPETITIONS = 2  # in the simulation
 _PERIOD = 100_000_000_000  # ns of virtual time, more than any call takes
 
 Line = Mapping[str, Any]
@@ -50,7 +51,7 @@ def live(
 ) -> Iterator[Row]:
     """Measure all contenders in turn, in one star of nodes for each number of ranks. A contender's failure is raised after
     the rows of the others."""
-    program = _compiled(directory)
+    program = _compile(directory)
     failures: list[ContenderError] = []
     for number in ranks:
         with Cluster.star(number).up() as cluster:
@@ -83,16 +84,16 @@ def simulated(contender: str, ranks: int, sizes: Sequence[int], volume: int, pro
     """Measure calls that move no more than `volume` bytes, in virtual time."""
     for call in CALLS:
         for size in sizes:
-            if (bytes_moved := moved(call, ranks, size)) <= volume:
+            if (call_volume := volume_of(call, ranks, size)) <= volume:
                 progress(f"{ranks} simulated ranks, {contender}: {call} of {size:,} bytes")
-                is_large = call == "Alltoall" and bytes_moved >= LARGE
+                is_large = call == "Alltoall" and call_volume >= LARGE
                 samples = _simulated(ranks, PROTOCOLS[contender], call, size, is_large)
                 settings = {"size_bytes": size, "large": is_large, **(LARGE_LINKS if is_large else LINKS)}
                 yield Row(SIMULATED, contender, call, ranks, "s", samples, settings)
 
 
-def moved(call: str, ranks: int, size: int) -> int:
-    """Return the bytes that all ranks of a call send."""
+def volume_of(call: str, ranks: int, size: int) -> int:
+    """Return the bytes that all ranks together send in a call."""
     return size * (2 * ranks if call == "Allreduce" else ranks * (ranks - 1))
 
 
@@ -110,7 +111,7 @@ async def calls(comm: Comm, node: Node, *, call: str, size: int) -> list[int]:
     """Make calls that all ranks start at equal virtual times. Returns their nanoseconds, without those of the first call,
     which may connect."""
     benchmark, times = BENCHMARKS[call](comm, size), []
-    for number in range(_TURNS + 1):
+    for number in range(_REPETITIONS + 1):
         await node.sleep(_PERIOD - node.now() % _PERIOD)
         start = node.now()
         await benchmark(number)
@@ -132,10 +133,10 @@ def _shared_buffers(length: int) -> tuple[bytes, bytearray]:
 
 
 def _simulated(ranks: int, protocol: str, call: str, size: int, is_large: bool) -> tuple[float, ...]:
-    """Return the seconds of each repetition, the mean of all ranks."""
+    """Return the seconds of each repetition, as the mean over all ranks."""
     cluster = Cluster.star(ranks, **(LARGE_LINKS if is_large else LINKS))
-    timeout = _LARGE_TIMEOUT if is_large else (_TURNS + 2) * _PERIOD / 1e9
-    done = _checked(
+    timeout = _LARGE_TIMEOUT if is_large else (_REPETITIONS + 2) * _PERIOD / 1e9
+    done = _run_checked(
         lambda: run_workload(
             cluster,
             large_alltoall if is_large else calls,
@@ -154,13 +155,13 @@ def _ours(cluster: RunningCluster, protocol: str, sizes: Sequence[int], count: i
         "benchmarks": CALLS, "sizes": tuple(sizes), "count": count, "least_ranks": len(list(cluster)),
         "most": _SAMPLE * 10**9,
     }  # fmt: skip
-    rows: Sequence[Line] = _checked(
+    rows: Sequence[Line] = _run_checked(
         lambda: run_workload(cluster, "imb", protocol=protocol, settings=settings, timeout=TIMEOUT)
     ).rows
     return rows
 
 
-def _checked(measure: Callable[[], RunResult]) -> RunResult:
+def _run_checked(measure: Callable[[], RunResult]) -> RunResult:
     try:
         done = measure()
     except TestbedError as error:
@@ -190,7 +191,7 @@ def _open_mpi(cluster: RunningCluster, program: str, sizes: Sequence[int], count
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def _compiled(directory: Path) -> str:
+def _compile(directory: Path) -> str:
     program = directory / SOURCE.stem
     try:
         done = subprocess.run(["mpicc", "-O2", "-o", program, SOURCE], capture_output=True, text=True, check=False)

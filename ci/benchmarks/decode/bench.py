@@ -24,7 +24,7 @@ MODES = {
     "each message": ("--messages",),
     "by Scapy, all fields of all layers": ("-v",),
 }
-SCAPY_SLOWDOWN = 20  # factor by which Scapy decodes fewer frames
+SCAPY_SLOWDOWN = 20  # Scapy decodes a capture with this fraction of the frames
 RATE = 5_000  # frames per second that are appended to a growing file
 LAG, BUSY, IDLE = (
     f"lag behind a file that grows by {RATE:,} frames a second",
@@ -52,15 +52,15 @@ def capture_head() -> bytes:
 
 
 def frame(number: int, when: int) -> bytes:
-    """Return the frame of this number: messages of three frames, each acknowledged; every tenth frame is recorded as
-    lost."""
-    message, part = divmod(number // 2, 3)
+    """Return the frame with this number as a packet of the capture: messages have three frames, each is acknowledged, and
+    every tenth frame is recorded as lost. when: ns."""
+    message, index = divmod(number // 2, 3)
     if number % 2:
-        raw = emp.pack_frame(_A, _B, emp.TYPE_ACK, 0, 3, 1, 2, message, part, 0)
-    elif part == 0:
+        raw = emp.pack_frame(_A, _B, emp.TYPE_ACK, 0, 3, 1, 2, message, index, 0)
+    elif index == 0:
         raw = emp.pack_message(_B, _A, 0, 3, 1, 2, message, 0, 0, 0, 1, 5, 3_000, message, bytes(1_000))
     else:
-        raw = emp.pack_frame(_B, _A, emp.TYPE_DATA, 0, 3, 1, 2, message, part, 0, bytes(1_000))
+        raw = emp.pack_frame(_B, _A, emp.TYPE_DATA, 0, 3, 1, 2, message, index, 0, bytes(1_000))
     fate = "" if number % 10 else f"dropped by loss, frame {number} of flow 0x88b5"
     return pcapng.packet(number % 2, when, raw, "outbound", fate)
 
@@ -117,10 +117,10 @@ def follow(directory: Path, seconds: int, progress: Callable[[str], None]) -> It
         finally:
             process.terminate()
             reader.join()
-    late = sorted(after - before for before, after in zip(written[1:], printed[1:], strict=True))
+    lags = sorted(after - before for before, after in zip(written[1:], printed[1:], strict=True))
     settings = {"rate": RATE, "seconds": seconds, "step": _STEP}
     for name, share in (("p50", 0.5), ("p99", 0.99), ("worst", 1.0)):
-        value = late[min(len(late) - 1, int(share * len(late)))]
+        value = lags[min(len(lags) - 1, int(share * len(lags)))]
         yield Row("follow", TESTBED, f"{name} {LAG}", 0, "s", (value,), settings)
     yield Row("follow", TESTBED, BUSY, 0, "1", (busy,), settings)
     yield Row("follow", TESTBED, IDLE, 0, "1", (idle,), settings)

@@ -131,7 +131,7 @@ def streams(nodes: Nodes, repeat: int, messages: int, progress: Progress) -> Ite
 
 def measure_messages(nodes: Nodes, messages: int, progress: Progress) -> Iterator[Row]:
     """Measure numbered messages, so that lost, duplicated and reordered ones are counted."""
-    progress(f"{messages} messages that count")
+    progress(f"{messages} numbered messages")
     run = nodes.run("emp count", messages, True)
     settings = {"cluster": "two nodes, one pair of interfaces", "messages": messages, "resent": run["resent"]}
     for measure, node, unit in ((COUNTED, "n1", "/s"), (WRONG, "n2", "")):

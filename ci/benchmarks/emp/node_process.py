@@ -27,6 +27,8 @@ SPIN = 10_000_000_000  # ns: never sleep
 
 
 class Nodes:
+    """The two nodes, which are up until `close`."""
+
     def __init__(self) -> None:
         self._cluster = direct_pair().up()
         self._nics = {node.name: node.layout.nics[0] for node in self._cluster}
@@ -60,7 +62,8 @@ class Nodes:
         return {"results": dict(outcome.results), "invalid": outcome.invalid, "resent": resent}
 
     def many(self, nodes: int) -> dict[str, Any]:
-        """Return the seconds until the processes of a star's nodes listen, and the private bytes of each."""
+        """Return the seconds until the processes of a star's nodes listen, the seconds until they have ended, and the bytes
+        of each (`_sizes`)."""
         with Cluster.star(nodes).up() as cluster:
             start = time.monotonic()
             with agents(cluster, plug(), ETHERTYPE, {node.name: idle for node in cluster}, spin=0) as run:

@@ -42,7 +42,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             upper_end(ratios(m.BLOCKING, m.TCP, m.TRIP, m.AT_ONCE)),
         ),
         Target(
-            "4 bytes, blocking, both look first: over kernel TCP",
+            "4 bytes, blocking, both poll first: over kernel TCP",
             OVER_TCP,
             "×",
             median(ratios(m.BLOCKING, m.TCP_POLLING_FIRST, m.TRIP)),
@@ -54,7 +54,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             median(ratios(m.BLOCKING, m.AT_ONCE, m.CPU)),
         ),
         Target("stream: of packet sockets", OF_RAW, "×", median(ratios("stream", m.RAW, m.STREAM)), is_minimum=True),
-        Target("messages that count: lost or out of order", 0, "", median(samples("count", m.EMP, m.WRONG))),
+        Target("numbered messages: lost or out of order", 0, "", median(samples("count", m.EMP, m.WRONG))),
         Target("node processes: all listen", BEGIN, "s", median(samples("nodes", m.EMP, m.BEGIN))),
         Target("node processes: memory of one", MEMORY, "B", median(samples("nodes", m.EMP, m.PRIVATE)), strict=True),
     ]

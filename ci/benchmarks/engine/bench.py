@@ -62,7 +62,7 @@ def measure(subject: str, events: int, repeat: int, progress: Callable[[str], No
 
 
 def _rate(model: Model, events: int) -> tuple[float, int]:
-    gc.collect()  # garbage of the previous repetition is not counted here
+    gc.collect()  # so that garbage of the previous repetition is not collected while this one is timed
     start = time.process_time_ns()
     end = model(events)
     return events * 1e9 / (time.process_time_ns() - start), end

@@ -38,10 +38,10 @@ SECOND = 1_000_000_000
 
 
 class Setting(NamedTuple):
-    """Cluster and its traffic: every node sends `messages` messages of `size` bytes to random nodes, or all to the next
-    one.
+    """A cluster and its traffic: every node sends `messages` messages of `size` bytes, each to a random node, or all to the
+    next node.
 
-    wires: rate and delay of the links; empty: a loss is their only impairment.
+    parameter: size of the shape. wires: rate and delay of the links; empty: loss is the links' only impairment.
     """
 
     shape: str
@@ -74,7 +74,7 @@ SETTINGS = (
     Setting("fat tree", 16, "0%", 10, 16_384, "the next"),
 )
 LARGEST = tuple([Setting("fat tree", 16, "1%", 100, 1_000, wires=wires) for wires in ("", "10gbit 1us")])
-"""Target for the largest setting: 1,024 nodes within 20 s and 400 MB."""
+"""The largest settings, of 1,024 nodes: their targets are 20 s and 400 MB (`targets`)."""
 
 
 Message = tuple[int, int]
@@ -127,18 +127,18 @@ class Run(NamedTuple):
 def simulate(setting: Setting) -> Run:
     with Simulation(setting.cluster(), plug()) as simulation:
         count = len(simulation.nodes)
-        plans = []
+        destinations = []  # of each node's messages
         for node in simulation.nodes.values():
             rng, others = source(1, node.name), count - 1 if setting.to == "any" else 1
-            plans.append([(node.number + 1 + rng.below(others)) % count for _ in range(setting.messages)])
-        expected: list[list[Message]] = [[] for _ in plans]
-        for source_number, plan in enumerate(plans):
-            for which, peer in enumerate(plan):
-                expected[peer].append((source_number, which))
+            destinations.append([(node.number + 1 + rng.below(others)) % count for _ in range(setting.messages)])
+        expected: list[list[Message]] = [[] for _ in destinations]
+        for source_number, peers in enumerate(destinations):
+            for tag, peer in enumerate(peers):
+                expected[peer].append((source_number, tag))
         receivers, content = [], _content(setting.size)
-        for node, plan in zip(simulation.nodes.values(), plans, strict=True):
+        for node, peers in zip(simulation.nodes.values(), destinations, strict=True):
             receivers.append(simulation.spawn(node.name, _receive, len(expected[node.number]), content))
-            simulation.spawn(node.name, _send, plan, content)
+            simulation.spawn(node.name, _send, peers, content)
         gc.collect()
         start = time.process_time_ns()
         simulation.run(timeout=1_000 * SECOND)
@@ -161,13 +161,13 @@ def measure(repeat: int, large: bool, progress: Callable[[str], None], simpy: Ca
             runs.append(simulate(setting))
             scales.append(2 * REFERENCE / (before + simpy()))
         settings = {**setting._asdict(), "of": "CPU time", "window": WINDOW}
-        nodes, both = runs[0].nodes, list(zip(runs, scales, strict=True))
-        rates, scaled = tuple([run.rate for run in runs]), tuple([run.rate * scale for run, scale in both])
+        nodes, scaled_runs = runs[0].nodes, list(zip(runs, scales, strict=True))
+        rates, scaled = tuple([run.rate for run in runs]), tuple([run.rate * scale for run, scale in scaled_runs])
         yield Row("firmware", SIMULATION, f"{RATE}: {setting}", nodes, "1/s", rates, settings)
         yield Row("firmware", SIMULATION, SCALED, nodes, "1/s", scaled, settings)
         if setting in LARGEST:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
-            scaled_totals = tuple([run.seconds / scale for run, scale in both])
+            scaled_totals = tuple([run.seconds / scale for run, scale in scaled_runs])
             yield Row("firmware", SIMULATION, TOTAL, nodes, "s", tuple([run.seconds for run in runs]), settings)
             yield Row("firmware", SIMULATION, TOTAL_SCALED, nodes, "s", scaled_totals, settings)
             yield Row("firmware", SIMULATION, MEMORY, nodes, "MB", (peak,), settings)

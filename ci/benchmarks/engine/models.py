@@ -1,4 +1,4 @@
-"""Small models, each for the engine and for SimPy. Each runs to its end and returns its last time, in ns.
+"""Small models, each for the engine and for SimPy. Each function runs a model to its end and returns the end time, in ns.
 
 SimPy's cheapest idiom is used: a put into an unbounded store is not awaited.
 """
@@ -13,7 +13,7 @@ from testbed.engine.server import Server
 
 CONCURRENCY = 100  # tasks or processes
 SERVERS = 4  # in a chain
-COST = 13  # ns, of a job at the first of them
+COST = 13  # ns, of a job at the first server
 
 Steps = Generator[simpy.Event, object, None]
 
@@ -69,7 +69,7 @@ def callbacks(count: int) -> int:
 
 
 def queues(count: int) -> int:
-    """Two tasks and two queues. count: round trips."""
+    """Run two tasks that exchange messages through two queues. count: number of round trips."""
     loop = Loop(VirtualClock())
     requests: Queue[int] = Queue("requests")
     replies: Queue[int] = Queue("replies")
@@ -112,7 +112,7 @@ def stores(count: int) -> int:
 
 
 def servers(count: int) -> int:
-    """Tasks whose jobs pass a chain of servers, faster ones first. count: total number of jobs."""
+    """Run tasks whose jobs pass a chain of servers, the fastest first. count: total number of jobs."""
     loop = Loop(VirtualClock())
     chain = [Server(f"server {number}", loop) for number in range(SERVERS)]
 

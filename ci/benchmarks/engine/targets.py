@@ -12,7 +12,7 @@ TIME_OUTS, CALLBACKS = "time-outs of tasks", "callbacks"
 PING_PONG, CHAIN = "round trips through two queues", "jobs in a chain of busy servers"
 
 MIN = {TIME_OUTS: 0.8, CALLBACKS: 1.3, PING_PONG: 2.0, CHAIN: 2.0}
-"""Times SimPy's rate; callbacks: the rate of its processes' time-outs."""
+"""Minimum rates, as multiples of SimPy's. That of callbacks is relative to the time-outs of SimPy's processes."""
 
 
 def ratios(rows: Sequence[Row], measure: str) -> list[float]:
@@ -20,14 +20,14 @@ def ratios(rows: Sequence[Row], measure: str) -> list[float]:
     samples = {row.contender: row.samples for row in rows if row.measure == measure}
     if not samples:
         return []
-    return [first / second for first, second in zip(samples[ENGINE], samples[SIMPY], strict=True)]
+    return [engine / simpy for engine, simpy in zip(samples[ENGINE], samples[SIMPY], strict=True)]
 
 
 MIN_FRAMES = ((256, 60_000), (1_024, 30_000))
-"""Frames per second of the complete firmware, by maximum number of nodes: as measured, and on a machine where SimPy has
-`firmware.REFERENCE`."""
+"""Minimum frames per second of the complete firmware, by maximum number of nodes: as measured, and scaled to a machine on
+which SimPy reaches `firmware.REFERENCE`."""
 MAX_SECONDS, MAX_MEMORY = 20, 400
-"""Seconds, as measured and on that machine, and MB for the largest simulation."""
+"""Seconds, as measured and scaled, and MB for the largest simulation."""
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:

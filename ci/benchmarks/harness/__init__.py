@@ -1,1 +1,1 @@
-"""Parts that every benchmark uses: sessions, rows, tables, targets, contenders, processes and traffic."""
+"""Modules that the benchmarks share: sessions, rows, tables, targets, contenders, processes and traffic."""

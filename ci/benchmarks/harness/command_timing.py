@@ -26,7 +26,8 @@ class CommandTimes:
 
 
 def run(command: Sequence[str], marker: str = "") -> CommandTimes:
-    """Run a command and discard its output. Raises ContenderError with its last line if it fails."""
+    """Run a command and discard its output. marker: value of TESTBED_BENCH in the command's environment. Raises
+    ContenderError with the last line of stderr if the command fails."""
     environment = {**os.environ, **({"TESTBED_BENCH": marker} if marker else {})}
     start = time.monotonic()
     process = subprocess.Popen(

@@ -9,7 +9,7 @@ from benchmarks.harness.contenders import ContenderError
 COMPILE = ("cc", "-O2", "-Wall", "-Wextra")
 
 
-def compiled(source: Path, directory: Path) -> Path:
+def compile_program(source: Path, directory: Path) -> Path:
     """Compile a source file in `directory`; return the program. Raises ContenderError if the compiler is missing or
     fails."""
     if shutil.which(COMPILE[0]) is None:

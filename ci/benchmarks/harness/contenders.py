@@ -17,8 +17,8 @@ class ContenderError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """Begin and end of some work, in ns of CLOCK_MONOTONIC. parts: seconds of its parts, by name."""
+class Timing:
+    """Start and end of a contender's work, in ns of CLOCK_MONOTONIC. parts: seconds of parts of the work, by name."""
 
     start: int
     end: int
@@ -35,15 +35,15 @@ class Contender(Protocol):
     name: str
     settings: dict[str, Any]
 
-    def up(self, cluster: str, hosts: int) -> Timed: ...
+    def up(self, cluster: str, hosts: int) -> Timing: ...
 
     def namespaces(self) -> list[str]:
         """Return the paths of the existing namespaces."""
 
-    def down(self) -> Timed: ...
+    def down(self) -> Timing: ...
 
     def close(self) -> None:
-        """Take the cluster down and end."""
+        """Take the cluster down, and end the contender's process."""
 
 
 def named_namespaces(cluster: str) -> list[str]:
@@ -55,17 +55,19 @@ def named_namespaces(cluster: str) -> list[str]:
 class LineProcess:
     """Process that takes commands as lines on standard input and answers each by one line of JSON.
 
-    It is in a separate session, so that only the benchmark receives Ctrl-C, and then closes its input.
+    The process has a session of its own, so that Ctrl-C reaches only the benchmark, which then closes the process's input.
     """
 
-    def __init__(self, what: str, command: Sequence[str]) -> None:
-        self._what = what
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        """name: for errors."""
+        self._name = name
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
         self.pid = self._process.pid
 
     def ask(self, line: str) -> dict[str, Any]:
+        """Send a command; return the answer. Raises ContenderError if the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -75,13 +77,14 @@ class LineProcess:
         except BrokenPipeError:
             answer = ""
         if not answer:
-            raise ContenderError(f"{self._what} ended at '{line}', exit code {self._process.wait()}")
+            raise ContenderError(f"{self._name} ended at '{line}', exit code {self._process.wait()}")
         decoded: dict[str, Any] = json.loads(answer)
         return decoded
 
-    def timed(self, line: str) -> Timed:
+    def time(self, line: str) -> Timing:
+        """Send a command; return the timing in the answer."""
         answer = self.ask(line)
-        return Timed(answer.pop("start"), answer.pop("end"), answer)
+        return Timing(answer.pop("start"), answer.pop("end"), answer)
 
     def close(self) -> None:
         assert self._process.stdin is not None

@@ -22,8 +22,8 @@ LARGE = 1 << 20  # bytes of a stream's message
 FRAME = 1514  # bytes on the wire, with the Ethernet header
 RAW = 0x88B6  # IEEE 802 local experimental EtherType 2
 _MTU = 1500
-_POSTED = 8  # receives of the stream's sink, and sends of its source, in progress
-_NUMBERED = 64  # numbered messages in flight
+_MAX_POSTED = 8  # receives of the stream's sink, and sends of its source, in progress
+_MAX_NUMBERED = 64  # numbered messages in flight
 _QUIET = 0.2  # s without a frame after which a stream of raw frames is over
 
 Program = Callable[..., Coroutine[Any, None, object]]
@@ -32,8 +32,8 @@ Quantiles = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two nodes, for programs on packet sockets. spin: never sleep. poll: otherwise, nanoseconds to poll
-    before sleeping."""
+    """Two nodes, for programs on packet sockets. devices, macs: of each node, by name. spin: never sleep. poll: otherwise,
+    nanoseconds to poll before sleeping."""
 
     devices: dict[str, str]
     macs: dict[str, bytes]
@@ -42,7 +42,8 @@ class Pair:
 
 
 def quantiles(samples: list[int], cpu: int) -> Quantiles:
-    """Return quantiles of round trips in ns without the warm-up, and the CPU time of each."""
+    """Return quantiles of round trips, and the CPU time of each. samples, cpu: round trips and total CPU time without the
+    warm-up, in ns."""
     ordered = sorted(samples)
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     results = {name: float(ordered[int(len(ordered) * share)]) for name, share in shares.items()}
@@ -92,7 +93,7 @@ async def emp_source(endpoint: Endpoint, node: ProgramNode, *, messages: int) ->
     start = time.monotonic_ns()
     in_flight: list[Completion[Any]] = []
     for _ in range(messages):
-        if len(in_flight) == _POSTED:
+        if len(in_flight) == _MAX_POSTED:
             await in_flight.pop(0)
         in_flight.append(endpoint.post_send(peer, 1, data))
     for sent in in_flight:
@@ -102,7 +103,7 @@ async def emp_source(endpoint: Endpoint, node: ProgramNode, *, messages: int) ->
 
 async def emp_sink(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> None:
     peer = node.numbers[PING]
-    buffers = [bytearray(LARGE) for _ in range(min(_POSTED, messages))]
+    buffers = [bytearray(LARGE) for _ in range(min(_MAX_POSTED, messages))]
     posted = [endpoint.post_receive(peer, 1, buffer) for buffer in buffers]
     await endpoint.send(peer, 2, bytes(MESSAGE))
     for number in range(messages):
@@ -119,7 +120,7 @@ async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
     start = time.monotonic_ns()
     in_flight: deque[Completion[Any]] = deque()
     for number in range(messages):
-        if len(in_flight) == _NUMBERED:
+        if len(in_flight) == _MAX_NUMBERED:
             await in_flight.popleft()
         in_flight.append(endpoint.post_send(peer, 1, number.to_bytes(MESSAGE, "big")))
     for sent in in_flight:
@@ -130,12 +131,12 @@ async def emp_counter(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
 async def emp_checker(endpoint: Endpoint, node: ProgramNode, *, messages: int) -> int:
     """Return the number of messages out of sequence."""
     peer, wrong = node.numbers[PING], 0
-    buffers = [bytearray(MESSAGE) for _ in range(min(_NUMBERED, messages))]
+    buffers = [bytearray(MESSAGE) for _ in range(min(_MAX_NUMBERED, messages))]
     posted = deque(endpoint.post_receive(peer, 1, buffer) for buffer in buffers)
     await endpoint.send(peer, 2, bytes(MESSAGE))
     for number in range(messages):
         received = await posted.popleft()
-        buffer = buffers[number % _NUMBERED]
+        buffer = buffers[number % _MAX_NUMBERED]
         wrong += received.length != MESSAGE or int.from_bytes(buffer, "big") != number
         if number + len(buffers) < messages:
             posted.append(endpoint.post_receive(peer, 1, buffer))
@@ -145,13 +146,13 @@ async def emp_checker(endpoint: Endpoint, node: ProgramNode, *, messages: int) -
 # Packet sockets
 
 
-def _opened(node: ProgramNode, pair: Pair, peer: str) -> tuple[socket.socket, bytes]:
+def _open_socket(node: ProgramNode, pair: Pair, peer: str) -> tuple[socket.socket, bytes]:
     """Open the node's socket; return it, and the header of a frame to the peer."""
     wire = FrameSocket(pair.devices[node.name], RAW, _MTU)
     return wire.socket, pair.macs[peer] + pair.macs[node.name] + RAW.to_bytes(2, "big")
 
 
-def _incoming(wire: socket.socket, pair: Pair) -> Iterator[bytes]:
+def _frames(wire: socket.socket, pair: Pair) -> Iterator[bytes]:
     return _polled_frames(wire, pair.poll) if pair.poll else _received_frames(wire, pair.spin)
 
 
@@ -202,10 +203,10 @@ def _accept(wire: socket.socket, header: bytes) -> None:
 
 
 async def raw_ping(_: object, node: ProgramNode, *, count: int, pair: Pair) -> Quantiles:
-    wire, header = _opened(node, pair, PONG)
+    wire, header = _open_socket(node, pair, PONG)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
     samples, send, now = [], wire.send, time.monotonic_ns
-    answers = _incoming(wire, pair)
+    answers = _frames(wire, pair)
     used = 0
     _connect(wire, header)
     for number in range(-warm_up(count), count):
@@ -220,9 +221,9 @@ async def raw_ping(_: object, node: ProgramNode, *, count: int, pair: Pair) -> Q
 
 
 async def raw_pong(_: object, node: ProgramNode, *, count: int, pair: Pair) -> None:
-    wire, header = _opened(node, pair, PING)
+    wire, header = _open_socket(node, pair, PING)
     frame = header.ljust(MESSAGE_SIZE + MESSAGE, b"\0")
-    answers, send = _incoming(wire, pair), wire.send
+    answers, send = _frames(wire, pair), wire.send
     _accept(wire, header)
     for _number in range(warm_up(count) + count):
         next(answers)
@@ -230,7 +231,7 @@ async def raw_pong(_: object, node: ProgramNode, *, count: int, pair: Pair) -> N
 
 
 async def raw_source(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> None:
-    wire, header = _opened(node, pair, PONG)
+    wire, header = _open_socket(node, pair, PONG)
     frame = header.ljust(FRAME, b"\0")
     _connect(wire, header)
     send = wire.send
@@ -239,8 +240,8 @@ async def raw_source(_: object, node: ProgramNode, *, frames: int, pair: Pair) -
 
 
 async def raw_sink(_: object, node: ProgramNode, *, frames: int, pair: Pair) -> dict[str, float]:
-    """Return bits: payload of EMP messages in these frames, per second; lost: number of frames."""
-    wire, header = _opened(node, pair, PING)
+    """Return bits: bit/s of the frames without their Ethernet headers; lost: number of lost frames."""
+    wire, header = _open_socket(node, pair, PING)
     _accept(wire, header)
     receive, now, count, start, last = wire.recv, time.monotonic_ns, 0, 0, 0
     quiet_time = int(_QUIET * 1e9)

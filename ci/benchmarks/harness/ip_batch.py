@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.contenders import NAMES, ContenderError, Timed, named_namespaces
+from benchmarks.harness.contenders import NAMES, ContenderError, Timing, named_namespaces
 
 DEBIAN_SBIN = "/usr/sbin:/sbin"
 
@@ -30,14 +30,14 @@ class IpBatch:
         self._hosts = 0
         self._found_directory = NAMES.is_dir()
 
-    def up(self, cluster: str, hosts: int) -> Timed:
+    def up(self, cluster: str, hosts: int) -> Timing:
         self._cluster, self._hosts = cluster, hosts
         return self._run(self._write_up())
 
     def namespaces(self) -> list[str]:
         return named_namespaces(self._cluster)
 
-    def down(self) -> Timed:
+    def down(self) -> Timing:
         names = [Path(path).name for path in self.namespaces()]
         timed = self._run([f"ip -batch {self._write('down', [f'netns del {name}' for name in names])}"])
         self._cluster = ""
@@ -79,7 +79,7 @@ class IpBatch:
         path.write_text("".join(f"{line}\n" for line in lines))
         return path
 
-    def _run(self, lines: list[str]) -> Timed:
+    def _run(self, lines: list[str]) -> Timing:
         script = self._directory / "ip-batch.sh"
         script.write_text("set -e\n" + "".join(f"{line}\n" for line in lines))
         start = time.monotonic_ns()
@@ -87,7 +87,7 @@ class IpBatch:
         end = time.monotonic_ns()
         if done.returncode:
             raise ContenderError(f"ip -batch failed: {done.stderr.strip()}")
-        return Timed(start, end, {})
+        return Timing(start, end, {})
 
     def _restore_directory(self) -> None:
         """Remove /run/netns and its mount, which ip netns leaves, if they were not there before and are unused."""

@@ -51,7 +51,7 @@ class NotSettledError(Exception):
 
 @contextlib.contextmanager
 def new_namespace() -> Iterator[int]:
-    """Run the body in a new network namespace; yields its descriptor, which the caller closes."""
+    """Run the body in a new network namespace. Yields a descriptor of the namespace, which the caller closes."""
     before = os.open(OWN_NAMESPACE, os.O_RDONLY)
     try:
         if libc.unshare(CLONE_NEWNET):
@@ -142,16 +142,16 @@ class Observer:
         return destroyed
 
     def _receive(self, deadline: float) -> list[tuple[int, bytes]]:
-        """Receive the next messages: type and body of each."""
+        """Receive the next messages; return the type and body of each. Raises NotSettledError at the deadline."""
         self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             data = self._socket.recv(1 << 16)
         except TimeoutError:
-            raise NotSettledError("namespaces still exist: something holds them") from None
+            raise NotSettledError("namespaces still exist: a process, a mount or a descriptor holds them") from None
         messages = []
-        at = 0
-        while at + HEADER.size <= len(data):
-            length, kind, _, _, _ = HEADER.unpack_from(data, at)
-            messages.append((kind, data[at + HEADER.size : at + length]))
-            at += (length + 3) & ~3
+        offset = 0
+        while offset + HEADER.size <= len(data):
+            length, kind, _, _, _ = HEADER.unpack_from(data, offset)
+            messages.append((kind, data[offset + HEADER.size : offset + length]))
+            offset += (length + 3) & ~3
         return messages

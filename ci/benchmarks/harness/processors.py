@@ -2,9 +2,9 @@
 
 import os
 
-_OURS = sorted(os.sched_getaffinity(0))
+_AVAILABLE = sorted(os.sched_getaffinity(0))
 
-SENDER = _OURS[0]
-RELAY = RECEIVER = _OURS[-1]
+SENDER = _AVAILABLE[0]
+RELAY = RECEIVER = _AVAILABLE[-1]
 ANYWHERE = -1
 """Any processor."""

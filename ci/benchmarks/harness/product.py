@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.contenders import LineProcess, Timed, named_namespaces
+from benchmarks.harness.contenders import LineProcess, Timing, named_namespaces
 
 PROCESS = Path(__file__).with_name("product_process.py")
 
@@ -21,15 +21,15 @@ class Product:
         self._process = LineProcess(self.name, [sys.executable, str(PROCESS), "keep" if keep else "with"])
         self._cluster = ""
 
-    def up(self, cluster: str, hosts: int) -> Timed:
+    def up(self, cluster: str, hosts: int) -> Timing:
         self._cluster = cluster
-        return self._process.timed(f"up {cluster} {hosts}")
+        return self._process.time(f"up {cluster} {hosts}")
 
     def namespaces(self) -> list[str]:
         return named_namespaces(self._cluster) if self._keep else _held_by(self._process.pid)
 
-    def down(self) -> Timed:
-        return self._process.timed("down")
+    def down(self) -> Timing:
+        return self._process.time("down")
 
     def compare_run(self, count: int) -> tuple[list[float], list[float]]:
         """Measure seconds of ``node.run(["true"])`` and of ``ip netns exec NODE true``, in turn, `count` of each."""

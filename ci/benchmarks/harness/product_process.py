@@ -1,7 +1,7 @@
 """A long-lived process with testbed loaded, which brings clusters up and down and runs commands in a node on request.
 
-Commands by lines on standard input, answers by lines of JSON; see `contenders.LineProcess`. The one argument
-is ``keep`` (held by names in /run/netns, as by the command) or ``with`` (held by this process's descriptors).
+Commands are lines on standard input, and answers are lines of JSON; see `contenders.LineProcess`. The only argument is
+``keep`` (namespaces are held by names in /run/netns, as by the command) or ``with`` (by this process's descriptors).
 """
 
 import json

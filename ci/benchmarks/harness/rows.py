@@ -53,7 +53,7 @@ def _output(*command: str) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Return the machine and the versions, which a repetition needs besides a row's settings."""
+    """Return a description of the machine and of versions, which a repetition needs besides a row's settings."""
     return {
         **run_environment(DISTRIBUTIONS),
         "iproute2": _output("ip", "-V"),

@@ -1,4 +1,4 @@
-"""Run of a benchmark: its rows, its failures, and the file to which both are written."""
+"""Run of a benchmark: its rows, the file to which they are written, and its failures."""
 
 import argparse
 import compileall
@@ -34,13 +34,13 @@ def add_subjects(parser: argparse.ArgumentParser, known: Sequence[str]) -> None:
 def add_names(parser: argparse.ArgumentParser, option: str, known: Sequence[str], meaning: str) -> None:
     """Add an option for some of the known names, separated by commas; all by default."""
 
-    def chosen(text: str) -> list[str]:
+    def parse(text: str) -> list[str]:
         names = text.split(",")
         if unknown := [name for name in names if name not in known]:
             raise argparse.ArgumentTypeError(f"unknown name {unknown[0]!r}; known: {', '.join(known)}")
         return names
 
-    parser.add_argument(option, type=chosen, default=",".join(known), help=f"{meaning} (default: %(default)s)")
+    parser.add_argument(option, type=parse, default=",".join(known), help=f"{meaning} (default: %(default)s)")
 
 
 class Session:
@@ -83,9 +83,9 @@ class Session:
         self._store.add(rows)
 
     def conclude(self, targets: Sequence[Target]) -> None:
+        """Store the targets, and whether they are reached."""
         for target in targets:
-            reached = {"reached": target.reached}
-            self.add_result({"subject": "target", **dataclasses.asdict(target), **reached})
+            self.add_result({"subject": "target", **dataclasses.asdict(target), "reached": target.reached})
 
     def report(self, title: str, targets: Callable[[Sequence[Row]], Sequence[Target]], hosts: str = "nodes") -> None:
         """Store and show the rows and their targets. hosts: column title of the rows' hosts."""
@@ -99,8 +99,8 @@ class Session:
 
 
 def compile_modules(directory: Path = REPOSITORY) -> None:
-    """Write the byte code of the modules of testbed, and let child processes do so: without it a process takes twice as
-    long to start, and needs memory to compile."""
+    """Write the bytecode of the modules of testbed, and let child processes do so: without bytecode a process takes twice
+    as long to start, and needs memory to compile."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     for package in PACKAGES:
@@ -108,8 +108,8 @@ def compile_modules(directory: Path = REPOSITORY) -> None:
 
 
 def main(benchmark: str, output: str, run: Callable[[Session], None], root: bool = True) -> int:
-    """Run the benchmark; return exit code 0 if everything was measured, whatever the figures, else 1. root: refuse to run
-    as another user."""
+    """Run the benchmark; return exit code 0 if everything was measured, whatever the figures, otherwise 1. root: refuse to
+    run as another user than root."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)

@@ -1,19 +1,19 @@
-/* Traffic for ci/bench links: one role per process, each pinned to a processor and in a network namespace.
+/* Traffic of the benchmarks: one role per process, each pinned to a processor and in a network namespace.
  *
- *   send CPU REALTIME RATE BATCH SIZE COUNT NETNS MAC...   sends frames from the eth0 of each namespace in turn to the MAC that follows it
- *   catch CPU NETNS                               receives them: one-way latency of each, to the kernel's receive stamp
+ *   send CPU REALTIME RATE BATCH SIZE COUNT (NETNS MAC)...   sends frames from the eth0 of each namespace in turn to its MAC
+ *   catch CPU NETNS                               receives the frames: latency of each, up to the kernel's receive timestamp
  *   sink CPU NETNS                                receives a TCP stream: bytes and seconds
  *   source CPU NETNS ADDRESS PORT SECONDS         sends a TCP stream
  *   pong CPU NETNS POLL                           answers every 8 bytes of TCP with 8 bytes
  *   ping CPU NETNS POLL ADDRESS PORT COUNT        measures round trips
  *   timers CPU INTERVAL COUNT                     measures how late a timerfd in an epoll set wakes its process
  *
- * CPU -1: not pinned. RATE is in frames/s over all namespaces together, 0: unlimited; a sender that falls behind shifts its
- * schedule instead of catching up, so that BATCH alone makes bursts. "timers", and "send" if REALTIME is 1, run with
- * real-time priority, as the relay does. SIZE is that of the IP packet. POLL: how long to poll before sleeping, -1: forever.
- * Times are nanoseconds. A role that others connect to prints "ready" and its port first; "catch" leaves the frames in its
- * socket until its standard input is closed, so that it uses no processor time during the measurement. The result is one
- * line of JSON.
+ * CPU -1: not pinned. RATE: frames/s of all namespaces together, 0: unlimited. A sender that falls behind shifts its schedule
+ * instead of catching up, so that only BATCH makes bursts. "timers", and "send" if REALTIME is 1, run with real-time priority,
+ * as the relay does. SIZE: bytes of the IP packet. POLL: nanoseconds to poll before sleeping, -1: forever. SECONDS: a decimal
+ * number. INTERVAL: nanoseconds. A role to which others connect prints "ready" and its port first. "catch" leaves the frames in
+ * its socket until its standard input is closed, so that it uses no processor time during the measurement. The result is a
+ * line of JSON, with times in nanoseconds unless they are called seconds or cpu, which are in seconds.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -36,17 +36,17 @@
 #include <unistd.h>
 
 #define DEVICE "eth0"
-#define MAGIC 0x6265636e68656c6bULL /* tells our frames from the kernel's own */
+#define MAGIC 0x6265636e68656c6bULL /* distinguishes the benchmark's frames from the kernel's */
 #define MAX_BATCH 256
-#define SLIP 1000000 /* ns behind the rate from which on the schedule moves on */
-#define TIMEOUT 10  /* s that any wait may take */
+#define SLIP 1000000 /* ns: a sender that is further behind shifts its schedule */
+#define TIMEOUT 10  /* s: maximum wait for a connection */
 
 struct __attribute__((packed)) frame {
     uint8_t destination[6], source[6];
     uint16_t type;
     uint8_t version, service;
     uint16_t length, id, fragment;
-    uint8_t life, protocol;
+    uint8_t ttl, protocol;
     uint16_t checksum;
     uint32_t from, to;
     uint16_t source_port, destination_port, udp_length, udp_checksum;
@@ -76,8 +76,8 @@ static void pin(const char *text) {
     if (sched_setaffinity(0, sizeof set, &set)) die("pinning to a processor");
 }
 
-/* As the relay runs, where that is allowed: nothing but the kernel keeps it from its schedule. */
-static void insist(void) {
+/* Run with real-time priority, as the relay does, if that is permitted. */
+static void set_realtime(void) {
     struct sched_param lowest = {.sched_priority = 1};
     sched_setscheduler(0, SCHED_FIFO, &lowest);
 }
@@ -93,7 +93,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* "min": ..., "max": ... of the samples, which are sorted. */
+/* Sorts the samples, and prints "min": ..., "max": ... of them. */
 static void print_quantiles(int64_t *samples, long count) {
     static const struct {
         const char *name;
@@ -109,13 +109,13 @@ static void force_buffer(int s, int option, int bytes) {
     if (setsockopt(s, SOL_SOCKET, option, &bytes, sizeof bytes)) die("setting a buffer");
 }
 
-/* A packet socket on eth0 of this namespace; protocol 0 receives nothing. */
+/* Opens a packet socket on eth0 of this namespace; with protocol 0 it receives nothing. */
 static int packet_socket(int protocol) {
     int s = socket(AF_PACKET, SOCK_RAW, 0);
-    struct sockaddr_ll place = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol)};
-    place.sll_ifindex = if_nametoindex(DEVICE);
-    if (s < 0 || !place.sll_ifindex) die("a packet socket on " DEVICE);
-    if (bind(s, (void *)&place, sizeof place)) die("bind");
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(protocol)};
+    address.sll_ifindex = if_nametoindex(DEVICE);
+    if (s < 0 || !address.sll_ifindex) die("a packet socket on " DEVICE);
+    if (bind(s, (void *)&address, sizeof address)) die("bind");
     return s;
 }
 
@@ -127,14 +127,14 @@ static uint16_t internet_checksum(const void *from, int words) {
     return ~sum;
 }
 
-static void own_mac(int s, uint8_t *mac) {
+static void read_mac(int s, uint8_t *mac) {
     struct ifreq request = {.ifr_name = DEVICE};
     if (ioctl(s, SIOCGIFHWADDR, &request)) die("reading a MAC");
     memcpy(mac, request.ifr_hwaddr.sa_data, 6);
 }
 
-/* A UDP packet whose IP header has a wrong checksum: a node that gets it drops it before it looks for a route, so that what
- * the relay's sending costs is not what a node makes of the packet. */
+/* Makes a UDP packet whose IP header has a wrong checksum. A node that receives it drops it before the route look-up, so that
+ * the relay's cost of sending does not include the node's processing of the packet. */
 static void fill(struct frame *frame, const char *mac, int size) {
     memset(frame, 0, sizeof *frame);
     uint8_t *m = frame->destination;
@@ -142,7 +142,7 @@ static void fill(struct frame *frame, const char *mac, int size) {
     frame->type = htons(ETH_P_IP);
     frame->version = 0x45;
     frame->length = htons(size);
-    frame->life = 64;
+    frame->ttl = 64;
     frame->protocol = 17;
     inet_pton(AF_INET, "198.51.100.1", &frame->from);
     inet_pton(AF_INET, "198.51.100.2", &frame->to);
@@ -158,9 +158,10 @@ static int do_send(char **a, int n) {
     double rate = atof(a[2]);
     int batch = atoi(a[3]), size = atoi(a[4]), spaces = (n - 6) / 2;
     long count = atol(a[5]);
-    int least = sizeof(struct frame) - sizeof((struct frame *)0)->padding - ETH_HLEN;
-    if (batch < 1 || batch > MAX_BATCH || size < least || size > 60000) {
-        fprintf(stderr, "send: a batch of 1 to %d, packets of %d to 60000 bytes\n", MAX_BATCH, least);
+    int min_size = sizeof(struct frame) - sizeof((struct frame *)0)->padding - ETH_HLEN;
+    if (batch < 1 || batch > MAX_BATCH || size < min_size || size > 60000) {
+        fprintf(stderr, "send: BATCH must be 1 to %d, got %d; SIZE must be %d to 60000 bytes, got %d\n", MAX_BATCH, batch,
+                min_size, size);
         return 1;
     }
     int *sockets = calloc(spaces, sizeof *sockets);
@@ -174,7 +175,7 @@ static int do_send(char **a, int n) {
         force_buffer(sockets[i], SO_SNDBUFFORCE, 16 << 20);
         fill(&frames[0], a[7 + 2 * i], size);
         memcpy(macs[i], frames[0].destination, 6);
-        own_mac(sockets[i], macs[i] + 6);
+        read_mac(sockets[i], macs[i] + 6);
     }
     for (int i = 0; i < batch; i++) {
         fill(&frames[i], a[7], size);
@@ -182,7 +183,7 @@ static int do_send(char **a, int n) {
         vectors[i] = (struct iovec){&frames[i], size + ETH_HLEN};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &vectors[i], .msg_iovlen = 1};
     }
-    if (atoi(a[1])) insist();
+    if (atoi(a[1])) set_realtime();
     long sent = 0, refused = 0, slipped = 0;
     double step = rate ? batch * 1e9 / rate : 0, due = now();
     int64_t start = due, used = cpu();
@@ -258,20 +259,21 @@ static int do_catch(char **a, int n) {
     return 0;
 }
 
-/* With the kernel's own default of congestion control, whatever this machine's is. */
+/* Opens a TCP socket with the kernel's default congestion control, whatever this machine's default is. */
 static int tcp_socket(void) {
     int s = socket(AF_INET, SOCK_STREAM, 0);
     if (s < 0 || setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5)) die("a TCP socket");
     return s;
 }
 
-static int listening(void) {
+/* Listens on a port, which is printed, and returns the accepted connection. */
+static int accept_connection(void) {
     int s = tcp_socket();
-    struct sockaddr_in place = {.sin_family = AF_INET};
-    socklen_t length = sizeof place;
-    if (bind(s, (void *)&place, sizeof place) || listen(s, 1)) die("listen");
-    getsockname(s, (void *)&place, &length);
-    printf("ready %d\n", ntohs(place.sin_port));
+    struct sockaddr_in address = {.sin_family = AF_INET};
+    socklen_t length = sizeof address;
+    if (bind(s, (void *)&address, sizeof address) || listen(s, 1)) die("listen");
+    getsockname(s, (void *)&address, &length);
+    printf("ready %d\n", ntohs(address.sin_port));
     fflush(stdout);
     struct timeval timeout = {.tv_sec = TIMEOUT};
     setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
@@ -280,11 +282,11 @@ static int listening(void) {
     return peer;
 }
 
-static int connected(const char *address, const char *port) {
+static int connect_to(const char *host, const char *port) {
     int s = tcp_socket();
-    struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = htons(atoi(port))};
-    if (inet_pton(AF_INET, address, &place.sin_addr) != 1) die(address);
-    if (connect(s, (void *)&place, sizeof place)) die("connect");
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(atoi(port))};
+    if (inet_pton(AF_INET, host, &address.sin_addr) != 1) die(host);
+    if (connect(s, (void *)&address, sizeof address)) die("connect");
     return s;
 }
 
@@ -294,12 +296,12 @@ static int do_sink(char **a, int n) {
     (void)n;
     pin(a[0]);
     enter(a[1]);
-    int s = listening();
+    int s = accept_connection();
     int64_t start = now(), used = cpu();
     long long total = 0;
-    ssize_t got;
-    while ((got = recv(s, buffer, sizeof buffer, 0)) > 0) total += got;
-    if (got < 0) die("recv");
+    ssize_t received;
+    while ((received = recv(s, buffer, sizeof buffer, 0)) > 0) total += received;
+    if (received < 0) die("recv");
     printf("{\"bytes\": %lld, \"seconds\": %.9f, \"cpu\": %.9f}\n", total, (now() - start) / 1e9, (cpu() - used) / 1e9);
     return 0;
 }
@@ -308,7 +310,7 @@ static int do_source(char **a, int n) {
     (void)n;
     pin(a[0]);
     enter(a[1]);
-    int s = connected(a[2], a[3]);
+    int s = connect_to(a[2], a[3]);
     int64_t start = now(), used = cpu(), end = start + (int64_t)(atof(a[4]) * 1e9);
     while (now() < end)
         if (send(s, buffer, 1 << 17, MSG_NOSIGNAL) < 0) die("send");
@@ -322,16 +324,16 @@ static int do_source(char **a, int n) {
     return 0;
 }
 
-/* 8 bytes; whether they came, or the peer has gone. */
-static int take8(int s, int64_t look) {
+/* Receives 8 bytes; returns 0 if the peer has closed the connection. */
+static int receive8(int s, int64_t poll_time) {
     char bytes[8];
-    int64_t until = look > 0 ? now() + look : 0;
-    for (int have = 0; have < 8;) {
-        if (look > 0 && now() >= until) look = 0;
-        ssize_t got = recv(s, bytes + have, 8 - have, look ? MSG_DONTWAIT : 0);
-        if (got > 0)
-            have += got;
-        else if (got == 0)
+    int64_t deadline = poll_time > 0 ? now() + poll_time : 0;
+    for (int count = 0; count < 8;) {
+        if (poll_time > 0 && now() >= deadline) poll_time = 0;
+        ssize_t received = recv(s, bytes + count, 8 - count, poll_time ? MSG_DONTWAIT : 0);
+        if (received > 0)
+            count += received;
+        else if (received == 0)
             return 0;
         else if (errno != EAGAIN)
             die("recv");
@@ -339,7 +341,7 @@ static int take8(int s, int64_t look) {
     return 1;
 }
 
-static void at_once(int s) {
+static void disable_nagle(int s) {
     int on = 1;
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -348,10 +350,10 @@ static int do_pong(char **a, int n) {
     (void)n;
     pin(a[0]);
     enter(a[1]);
-    int64_t look = atoll(a[2]);
-    int s = listening();
-    at_once(s);
-    while (take8(s, look))
+    int64_t poll_time = atoll(a[2]);
+    int s = accept_connection();
+    disable_nagle(s);
+    while (receive8(s, poll_time))
         if (send(s, buffer, 8, MSG_NOSIGNAL) != 8) die("send");
     puts("{}");
     return 0;
@@ -361,15 +363,15 @@ static int do_ping(char **a, int n) {
     (void)n;
     pin(a[0]);
     enter(a[1]);
-    int64_t look = atoll(a[2]);
-    int s = connected(a[3], a[4]);
+    int64_t poll_time = atoll(a[2]);
+    int s = connect_to(a[3], a[4]);
     long count = atol(a[5]), warm_up = count / 10 + 10;
     int64_t *samples = malloc(count * sizeof *samples), used = 0;
-    at_once(s);
+    disable_nagle(s);
     for (long i = -warm_up; i < count; i++) {
         if (!i) used = cpu();
         int64_t start = now();
-        if (send(s, buffer, 8, MSG_NOSIGNAL) != 8 || !take8(s, look)) die("a round trip");
+        if (send(s, buffer, 8, MSG_NOSIGNAL) != 8 || !receive8(s, poll_time)) die("a round trip");
         if (i >= 0) samples[i] = now() - start;
     }
     printf("{\"cpu\": %.9f, ", (cpu() - used) / 1e9);
@@ -387,7 +389,7 @@ static int do_timers(char **a, int n) {
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
     if (timer < 0 || set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, timer, &event)) die("a timer");
-    insist();
+    set_realtime();
     for (long i = 0; i < count; i++) {
         int64_t due = now() + interval;
         struct itimerspec when = {.it_value = {due / 1000000000, due % 1000000000}};
@@ -407,11 +409,11 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*act)(char **, int);
-        int arguments; /* at least */
+        int min_arguments;
     } roles[] = {{"send", do_send, 8}, {"catch", do_catch, 2}, {"sink", do_sink, 2},     {"source", do_source, 5},
                  {"pong", do_pong, 3}, {"ping", do_ping, 6},   {"timers", do_timers, 3}};
     for (unsigned i = 0; argc > 1 && i < sizeof roles / sizeof *roles; i++)
-        if (!strcmp(argv[1], roles[i].name) && argc - 2 >= roles[i].arguments) return roles[i].act(argv + 2, argc - 2);
-    fprintf(stderr, "what is to be done? see the head of traffic.c\n");
+        if (!strcmp(argv[1], roles[i].name) && argc - 2 >= roles[i].min_arguments) return roles[i].act(argv + 2, argc - 2);
+    fprintf(stderr, "unknown role, or too few arguments: see the comment at the top of traffic.c\n");
     return 1;
 }

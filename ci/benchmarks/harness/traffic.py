@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.compiler import compiled
+from benchmarks.harness.compiler import compile_program
 from benchmarks.harness.contenders import ContenderError
 from benchmarks.harness.processors import RECEIVER, SENDER
 
@@ -30,7 +30,7 @@ class Traffic:
     """Run traffic.c; its header comment documents the roles."""
 
     def __init__(self, directory: Path) -> None:
-        self._program = str(compiled(SOURCE, directory))
+        self._program = str(compile_program(SOURCE, directory))
 
     def run(self, role: str, *arguments: object) -> dict[str, Any]:
         """Run a role of traffic.c to its end; return its result."""

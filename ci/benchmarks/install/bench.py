@@ -20,7 +20,7 @@ OUTPUT = REPOSITORY / "results" / "bench-install.jsonl"
 BASE = "base"
 TIME, SIZE, PACKAGES = "time of pip install", "size of the environment's packages", "packages"
 MAX_PACKAGES = 23
-"""Packages of the base install, with the project itself; a new one fails the target."""
+"""Packages of the base installation, including the project itself; one more package fails the target."""
 
 
 def extras() -> list[str]:

@@ -1,7 +1,7 @@
 """Long-lived process that brings clusters up, injects, and reads the relay's report on request.
 
-Requests and answers are lines of JSON; see `contenders.LineProcess`, and `clusters` for the client. Clusters end with
-this process at the latest.
+Requests and answers are lines of JSON; see `contenders.LineProcess`, and `clusters` for the client. Clusters that are
+still up when this process ends are taken down.
 """
 
 import json

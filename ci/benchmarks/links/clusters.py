@@ -15,7 +15,10 @@ from benchmarks.harness.traffic import NodeAddress
 
 PROCESS = Path(__file__).with_name("cluster_process.py")
 TIMEOUT = 20.0  # s for a relay to forward all waiting frames
-INTERVAL, IDLE = 0.05, 0.1  # s between readings of its CPU time, and the share of a processor below which it is idle
+INTERVAL, IDLE = (
+    0.05,
+    0.1,
+)  # s between readings of a relay's CPU time; share of a processor below which the relay is idle
 
 
 class Clusters:
@@ -32,7 +35,7 @@ class Clusters:
     def up(
         self, shape: str = "back-to-back", nodes: int = 2, datapath: str = "auto", **keys: object
     ) -> Iterator["Running"]:
-        """Context manager: a cluster. shape: "back-to-back" or "star". keys: keys of all its links."""
+        """Context manager: a running cluster. shape: "back-to-back" or "star". keys: keys of all links."""
         name = f"bench-links-{os.getpid()}-{next(self._numbers)}"
         answer = self.ask("up", name=name, shape=shape, nodes=nodes, keys=keys, datapath=datapath)
         try:
@@ -54,13 +57,13 @@ class Running:
         self._clusters = clusters
 
     def inject(self, target: str = "all", rules: Sequence[str] = (), **keys: object) -> float:
-        """Return the duration, seconds."""
+        """Inject an impairment or rules; return the duration in seconds."""
         answer = self._clusters.ask("inject", name=self.name, target=target, keys=keys, rules=list(rules))
         self.datapaths = answer["datapaths"]
         return float(answer["seconds"])
 
     def heal(self) -> float:
-        """Return the duration, seconds."""
+        """Heal all impairments; return the duration in seconds."""
         self.datapaths = {}
         return float(self._clusters.ask("heal", name=self.name)["seconds"])
 
@@ -69,19 +72,20 @@ class Running:
 
 
 class Relay:
-    """Client of a relay's report."""
+    """A relay, as reported at one moment. spun: seconds of CPU time in which the relay waited for deadlines."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         self._pids: list[int] = [process["pid"] for process in report["processes"]]
-        self.spun = report["processor"]["spun"] / 1e9  # s of its CPU time in which it waited for a deadline
+        self.spun = report["processor"]["spun"] / 1e9
         self._directions = [direction for link in report["links"].values() for direction in link.values()]
 
     def cpu(self) -> float:
-        """Return the CPU time of its processes, seconds."""
+        """Return the CPU time of the relay's processes, seconds."""
         return sum(time.clock_gettime(~pid << 3 | 2) for pid in self._pids)  # CLOCK_PROCESS_CPUTIME_ID of others
 
     def wait(self) -> float:
-        """Wait until it is idle, without requests, which would cost it CPU time; return its CPU time."""
+        """Wait until the relay is idle; return its CPU time. The relay gets no requests meanwhile, which would take CPU
+        time."""
         deadline = time.monotonic() + TIMEOUT
         used = self.cpu()
         while time.monotonic() < deadline:
@@ -102,7 +106,7 @@ class Relay:
 
     @property
     def lost(self) -> int:
-        """Return the frames lost in the emulator for no requested reason: in sockets, or in a full queue."""
+        """Number of frames lost in the relay without being configured to be lost: in sockets, or in a full queue."""
         return sum(
             sum(direction["emulator"][name] for name in ("overrun", "oversized", "unsent", "down"))
             for direction in self._directions
@@ -110,9 +114,10 @@ class Relay:
 
     @property
     def held(self) -> int:
+        """Number of frames that the relay holds."""
         return sum(direction["held"] for direction in self._directions)
 
     @property
     def worst(self) -> float:
-        """Return the maximum lateness of a frame, seconds."""
+        """Maximum lateness of a frame, seconds."""
         return max((direction["lateness"]["worst"] for direction in self._directions), default=0) / 1e9

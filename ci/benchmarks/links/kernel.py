@@ -15,7 +15,7 @@ RATE = 200_000  # frames per requested second
 BATCH = 32
 PER_FRAME = "sender's CPU per frame"
 DIRECT, JOINED, LOSS = "one pair", "two pairs, redirected", "two pairs, redirected, loss by tc"
-MIN_LOSS = 1e-9  # a decision for every frame, and practically no loss
+MIN_LOSS = 1e-9  # the kernel decides on every frame, and loses practically none
 
 
 def measure(

@@ -63,6 +63,8 @@ class Firmware:
 
 
 class Host:
+    """Host of the firmware: it requests frames, and waits for received ones."""
+
     def __init__(self, nic: Nic, firmware: Firmware) -> None:
         self.firmware = firmware
         self._nic = nic

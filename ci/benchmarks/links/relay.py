@@ -16,7 +16,7 @@ BATCH = 32  # frames of a system call of the sender
 SATURATED = "frames/s of a core, saturated"
 CLEAN = "highest rate without unasked-for loss"
 PER_FRAME = "CPU per frame at the highest clean rate"
-START, STEP, RESOLUTION = 40_000, 1.25, 1.03  # of the search for it: frames/s, factors
+START, STEP, RESOLUTION = 40_000, 1.25, 1.03  # of the search for the highest clean rate: frames/s, two factors
 MIN = 1_000  # frames/s at which the search ends
 ATTEMPTS = 2  # at every rate of the search, so that one interruption of the machine does not end it
 
@@ -28,11 +28,12 @@ LINKS = "CPU per frame, {load:,} frames/s offered"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Frames offered to the relay for a while. lost: those lost for another reason than the configured impairment."""
+    """Frames sent through the relay for a while. offered: frames that entered links, once for each link on their way. lost:
+    frames lost for another reason than the configured impairment."""
 
     sent: int
     rate: float  # frames/s that the sender reached
-    seconds: float  # seconds
+    seconds: float
     offered: int
     lost: int
     cpu: float  # seconds of the relay, without those in which it waited for deadlines
@@ -46,8 +47,8 @@ def trial(
     batch: int,
     seconds: float,
 ) -> Trial:
-    """Send at `rate` frames/s for `seconds`; return what the relay counted. Each frame crosses every link between its
-    ends."""
+    """Send at `rate` frames/s for `seconds`; return what the relay counted. A frame crosses each link between its sender and
+    its receiver."""
     before = cluster.relay()
     used = before.wait()
     sent = traffic.send(pairs, rate, int(rate * seconds), batch=batch, realtime=True)
@@ -106,8 +107,8 @@ def highest_clean_rate(attempt: Callable[[float], Trial]) -> Trial | None:
 
 
 def _is_sustained(trial: Trial, rate: float) -> bool:
-    """Return whether a trial was sustained: no frame lost, sent at the requested rate (a delayed sender offers less), and no
-    more processor time of the relay than time passed."""
+    """Whether a rate was sustained: no frame was lost, frames were sent at that rate (a delayed sender offers fewer), and
+    the relay used no more processor time than the time that passed."""
     complete = not trial.lost and trial.offered >= trial.sent
     return complete and trial.cpu <= trial.seconds and trial.rate > 0.95 * rate
 

@@ -11,8 +11,8 @@ FRAMES_PER_CORE = 120_000
 DELAYED_TCP = 1e9  # bit/s
 LATE_P50, LATE_P99 = 50e-6, 300e-6  # s; medians of the runs
 UNIMPAIRED = 0.05  # relative deviation from a star made by ip
-TRUSTED = 0.9  # of the runs of a demo ring on an idle machine
-MANY_LINKS = 1.5  # times the cost of a frame with few
+TRUSTED = 0.9  # share of the runs of the demo's ring on an idle machine
+MANY_LINKS = 1.5  # times the cost of a frame with few links
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:

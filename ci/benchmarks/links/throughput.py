@@ -42,13 +42,13 @@ def delayed(
                 run = traffic.tcp(*ends, seconds, sender=ANYWHERE, receiver=ANYWHERE)
                 if not turn:
                     continue
-                took = run["received"]["seconds"]
+                duration = run["received"]["seconds"]
                 record(name, TCP, "bit/s", run["bits"])
-                record(name, SOURCE_USE, "1", run["sent"]["cpu"] / took)
-                record(name, SINK_USE, "1", run["received"]["cpu"] / took)
+                record(name, SOURCE_USE, "1", run["sent"]["cpu"] / duration)
+                record(name, SINK_USE, "1", run["received"]["cpu"] / duration)
                 record(name, "segments sent again", "1", run["sent"]["retransmitted"])
                 if before is not None:
-                    record(name, RELAY_USE, "1", (before.wait() - used) / took)
+                    record(name, RELAY_USE, "1", (before.wait() - used) / duration)
                     record(name, "frames lost in the relay", "1", cluster.relay().lost - before.lost)
     settings = {
         "delay": DELAY, "seconds": seconds, "by": "traffic.c", "write": 1 << 17, "congestion control": "cubic",
@@ -65,7 +65,7 @@ def against_ip(
 ) -> Iterator[Row]:
     """Measure an unimpaired star of two and equal objects made by ``ip -batch``, all offloads on, in turn.
 
-    The one by ``ip`` is measured twice: its distance from itself is the machine's resolution.
+    The star made by ``ip`` is measured twice: the difference between both is the resolution of the measurement.
     """
     streams: dict[str, list[float]] = {}
     trips: dict[str, list[float]] = {}

@@ -34,8 +34,8 @@ _SETTINGS: Final = {"pattern": "shift", "size": 1000, "count": 3}
 
 
 def shapes(nodes: int) -> dict[str, Layout]:
-    """Return the clusters: a star, most of whose links cross between machines, and three switches in a row with a third of
-    the nodes each."""
+    """Return the clusters by name: a star, most of whose links cross between machines, and three switches in a row with a
+    third of the nodes each."""
     return {
         "star": resolve(Description.star(nodes)),
         "three racks": resolve(Description.from_toml(explicit_description(nodes, 3))),
@@ -80,9 +80,9 @@ def _bring_up_times(machines: Lab, file: str, layout: Layout, observer: Observer
 
 def _check_namespaces(machines: Lab, plan: spread.SpreadPlan) -> None:
     for machine, part in plan.parts.items():
-        result = len(machines.namespaces(machine))
-        if result != len(part.nodes) + 1:  # including the namespace of the links
-            raise ContenderError(f"machine {machine} has {result} namespaces for {len(part.nodes)} nodes")
+        count = len(machines.namespaces(machine))
+        if count != len(part.nodes) + 1:  # including the namespace of the links
+            raise ContenderError(f"machine {machine} has {count} namespaces for {len(part.nodes)} nodes")
 
 
 @contextmanager
@@ -96,8 +96,7 @@ def _wait_until_destroyed(machines: Lab, running: spread.Workers, observer: Obse
 
 
 def messages(machines: Lab, nodes: int, observer: Observer, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Count requests and replies between the controller and all machines, without keepalives, in each phase of a cluster's
-    life, over its number of nodes."""
+    """Count requests and replies between the controller and all machines, without keepalives, per node in each of PHASES."""
     layout = shapes(nodes)["star"]
     with machines.workers(FILES[THREE]) as running:
 
@@ -123,11 +122,11 @@ def messages(machines: Lab, nodes: int, observer: Observer, progress: Callable[[
 
 
 def _count(running: spread.Workers, nodes: int, phase: str, act: Callable[[], object]) -> Row:
-    before = _exchanged(running)
+    before = _message_count(running)
     act()
-    share = (_exchanged(running) - before) / nodes
+    share = (_message_count(running) - before) / nodes
     return Row("messages", THREE, MESSAGES.format(phase), nodes, "1", (share,), {"shape": "star", "run": _SETTINGS})
 
 
-def _exchanged(running: spread.Workers) -> int:
+def _message_count(running: spread.Workers) -> int:
     return sum(worker.messages for worker in running.values())

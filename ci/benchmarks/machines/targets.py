@@ -7,9 +7,9 @@ from benchmarks.harness.rows import Row
 from benchmarks.harness.targets import Target
 from benchmarks.machines import bring_up, tunnels
 
-BRING_UP = 1.25  # times that of one machine, both without the connections
+BRING_UP = 1.25  # times the bring-up on one machine, both without connection set-up
 MESSAGES = 1.0  # per node and phase
-TUNNEL = 0.05  # from a bare VXLAN
+TUNNEL = 0.05  # relative difference to a bare VXLAN
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:

@@ -1,8 +1,8 @@
 """An unimpaired link between two nodes on different machines, compared with a VXLAN that ends in the nodes.
 
-The bare VXLAN is measured twice: its distance from itself is the machine's resolution. A third one leads to the node by a
-bridge and a veth pair, as testing tools wire it by hand: which shows the cost of a node's own interface. A link that is
-declared direct has none: its VXLAN ends in the nodes, too.
+The bare VXLAN is measured twice: the difference between both is the resolution of the measurement. A third VXLAN leads to
+the node by a bridge and a veth pair, as test scripts often wire it, and shows the cost of a separate interface of the
+node. A link that is declared direct has no such interface: its VXLAN ends in the nodes, too.
 """
 
 from collections import defaultdict
@@ -44,12 +44,12 @@ def measure(
     streams: dict[str, list[float]] = defaultdict(list)
     trips: dict[str, list[float]] = defaultdict(list)
     with (
-        _ours(machines, TESTBED) as ours,
-        _ours(machines, DIRECT) as direct,
+        _by_testbed(machines, TESTBED) as redirected,
+        _by_testbed(machines, DIRECT) as direct,
         _by_ip(machines, "bare", _BARE_VNI) as bare,
         _by_ip(machines, "bridged", _BRIDGED_VNI) as bridged,
     ):
-        ends = {TESTBED: ours, DIRECT: direct, BARE: bare, AGAIN: bare, BRIDGED: bridged}
+        ends = {TESTBED: redirected, DIRECT: direct, BARE: bare, AGAIN: bare, BRIDGED: bridged}
         for turn in range(turns + 1):
             progress(f"link: {f'{turn} of {turns}' if turn else 'warm-up'}")
             order = list(ends.items())
@@ -69,7 +69,7 @@ def measure(
 
 
 @contextmanager
-def _ours(machines: Lab, kind: str) -> Iterator[tuple[NodeAddress, NodeAddress]]:
+def _by_testbed(machines: Lab, kind: str) -> Iterator[tuple[NodeAddress, NodeAddress]]:
     """Context manager: the nodes of a cluster of two, one on each machine. kind: `TESTBED` or `DIRECT`."""
     name, datapath = _NAMES[kind], "direct" if kind == DIRECT else "auto"
     layout = resolve(Description.from_toml(_PAIR.format(name=name, datapath=datapath)))

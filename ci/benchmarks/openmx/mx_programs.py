@@ -24,20 +24,20 @@ from protocols.openmx.mx_requests import Request
 from protocols.openmx.partners import Partner
 from testbed.runtime.nodes.run_orders import ProgramNode
 
-LARGE = 4 << 20
+LARGE = 4 << 20  # bytes of a stream's message
 _IN_FLIGHT = 4  # messages of a stream
-_NUMBERED = 256  # numbered messages in flight
+_MAX_NUMBERED = 256  # numbered messages in flight
 _DATA, _CREDIT = 1, 2  # match information
 _END = 0xFFFF_FFFF
 
 
-async def _connected(library: Library, peer: int) -> tuple[Endpoint, Partner]:
+async def _connect(library: Library, peer: int) -> tuple[Endpoint, Partner]:
     endpoint = library.open_endpoint()
     return endpoint, await endpoint.connect(peer)
 
 
 async def mx_ping(library: Library, node: ProgramNode, *, count: int) -> Quantiles:
-    endpoint, remote = await _connected(library, node.numbers[PONG])
+    endpoint, remote = await _connect(library, node.numbers[PONG])
     message, buffer, now, samples, used = bytes(MESSAGE), bytearray(MESSAGE), time.monotonic_ns, list[int](), 0
     for number in range(-warm_up(count), count):
         if not number:
@@ -52,7 +52,7 @@ async def mx_ping(library: Library, node: ProgramNode, *, count: int) -> Quantil
 
 
 async def mx_pong(library: Library, node: ProgramNode, *, count: int) -> None:
-    endpoint, remote = await _connected(library, node.numbers[PING])
+    endpoint, remote = await _connect(library, node.numbers[PING])
     buffer = bytearray(MESSAGE)
     for _ in range(warm_up(count) + count):
         await endpoint.irecv(buffer, _DATA, forget=True)
@@ -61,7 +61,7 @@ async def mx_pong(library: Library, node: ProgramNode, *, count: int) -> None:
 
 async def mx_source(library: Library, node: ProgramNode, *, messages: int) -> float:
     """Return bit/s, from the first send to the last pulled message."""
-    endpoint, remote = await _connected(library, node.numbers[PONG])
+    endpoint, remote = await _connect(library, node.numbers[PONG])
     await endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True)  # the receiver is ready
     data, in_flight = bytes(LARGE), deque[Request]()
     start = time.monotonic_ns()
@@ -75,7 +75,7 @@ async def mx_source(library: Library, node: ProgramNode, *, messages: int) -> fl
 
 
 async def mx_sink(library: Library, node: ProgramNode, *, messages: int) -> None:
-    endpoint, remote = await _connected(library, node.numbers[PING])
+    endpoint, remote = await _connect(library, node.numbers[PING])
     posted = deque([endpoint.irecv(bytearray(LARGE), _DATA, forget=True) for _ in range(_IN_FLIGHT)])
     endpoint.isend([bytes(MESSAGE)], remote, _CREDIT, forget=True)
     for _ in range(messages):
@@ -86,8 +86,8 @@ async def mx_sink(library: Library, node: ProgramNode, *, messages: int) -> None
 
 async def mx_counter(library: Library, node: ProgramNode, *, messages: int) -> float:
     """Send numbered messages, several at once, and then an end marker; return messages/s."""
-    endpoint, remote = await _connected(library, node.numbers[PONG])
-    credit, allowed = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True), _NUMBERED
+    endpoint, remote = await _connect(library, node.numbers[PONG])
+    credit, allowed = endpoint.irecv(bytearray(MESSAGE), _CREDIT, forget=True), _MAX_NUMBERED
     start = time.monotonic_ns()
     for number in range(messages + 1):
         if not allowed:
@@ -109,8 +109,8 @@ async def _credit(credit: Request) -> memoryview:
 
 async def mx_checker(library: Library, node: ProgramNode, *, messages: int) -> int:
     """Return the number of messages out of sequence, including the end marker."""
-    endpoint, remote = await _connected(library, node.numbers[PING])
-    wrong, half, buffer = 0, _NUMBERED // 2, bytearray(MESSAGE)
+    endpoint, remote = await _connect(library, node.numbers[PING])
+    wrong, half, buffer = 0, _MAX_NUMBERED // 2, bytearray(MESSAGE)
     for number in range(messages + 1):
         result = await endpoint.irecv(buffer, _DATA, forget=True)
         wrong += result.length != MESSAGE or int.from_bytes(buffer, "big") != (number if number < messages else _END)

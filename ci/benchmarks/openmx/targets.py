@@ -16,7 +16,7 @@ def targets(rows: Sequence[Row]) -> list[Target]:
         samples = {row.contender: row.samples for row in rows if (row.subject, row.measure) == (subject, measure)}
         if m.MX not in samples or m.EMP not in samples:
             return None
-        return statistics.median([ours / theirs for ours, theirs in zip(samples[m.MX], samples[m.EMP], strict=True)])
+        return statistics.median([mx / emp for mx, emp in zip(samples[m.MX], samples[m.EMP], strict=True)])
 
     wrong = next((row.median for row in rows if (row.subject, row.measure) == (m.NUMBERED, m.WRONG)), None)
     return [

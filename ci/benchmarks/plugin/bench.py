@@ -49,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
-def of_tests(directory: Path, tests: int) -> Iterator[Row]:
+def measure_tests(directory: Path, tests: int) -> Iterator[Row]:
     """Measure one pytest run with tests of all kinds in turn; the first repetition includes the imports."""
     functions = [
         f"{'@' + decorator if decorator else ''}\ndef test_{place}({'cluster' if decorator else ''}): pass\n"
         for place, decorator in enumerate(KINDS.values())
     ]
-    # Modules one after the other: within one, pytest would put all tests of a mode together.
+    # A module for each repetition: within a module, pytest would run all tests of a mode one after the other.
     for number in range(tests + 1):
         head = "import pytest\nmark = pytest.mark.cluster\n"
         (directory / f"test_{number:04}.py").write_text("\n".join([head, *functions]))
@@ -74,16 +74,16 @@ def idle(directory: Path, repeat: int, progress: Callable[[str], None]) -> Itera
     for turn in range(repeat + 1):
         progress(f"idle: {turn} of {repeat}")
         for contender, options in ((PLUGIN, ()), (PLAIN, ("-p", "no:testbed"))):
-            start = _of_children()
+            start = _children_cpu_time()
             _pytest(directory, "--collect-only", *options)
             if turn:
-                samples[contender].append(_of_children() - start)
+                samples[contender].append(_children_cpu_time() - start)
     for contender, values in samples.items():
         yield Row("idle", contender, COLLECT, 0, "s", tuple(values), {"runs": repeat})
 
 
-def _of_children() -> float:
-    """Return the CPU time of ended children, seconds."""
+def _children_cpu_time() -> float:
+    """Return the CPU time of child processes that have ended, seconds."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -106,11 +106,12 @@ def targets(rows: Sequence[Row]) -> list[Target]:
             result.append(
                 Target(f"a cluster of {NODES} nodes, {kind}, beyond the test's own work", COST_LIMIT, "s", cost)
             )
-    ours, alone = results.get(("idle", PLUGIN)), results.get(("idle", PLAIN))
-    more = (
-        statistics.median(a - b for a, b in zip(ours.samples, alone.samples, strict=True)) if ours and alone else None
-    )
-    return [*result, Target("the plug-in in a project without clusters", IDLE_LIMIT, "s", more)]
+    plugin, pytest = results.get(("idle", PLUGIN)), results.get(("idle", PLAIN))
+    cost = None
+    if plugin and pytest:
+        pairs = zip(plugin.samples, pytest.samples, strict=True)
+        cost = statistics.median(with_plugin - without for with_plugin, without in pairs)
+    return [*result, Target("the plug-in in a project without clusters", IDLE_LIMIT, "s", cost)]
 
 
 def run(options: argparse.Namespace, session: Session) -> None:
@@ -118,7 +119,7 @@ def run(options: argparse.Namespace, session: Session) -> None:
         (session.directory / subject).mkdir()
     if "test" in options.subjects:
         session.progress("tests")
-        session.attempt("test", lambda: of_tests(session.directory / "test", int(options.tests)))
+        session.attempt("test", lambda: measure_tests(session.directory / "test", int(options.tests)))
     if "idle" in options.subjects:
         session.attempt("idle", lambda: idle(session.directory / "idle", int(options.repeat), session.progress))
     session.report("pytest plug-in", targets)

@@ -1,4 +1,5 @@
-"""``ci/bench report``: duration of the command for a run with many rows, and size of the page."""
+"""``ci/bench report``: duration and memory of `testbed report` for a run with many rows or messages, and size of the
+page."""
 
 import argparse
 import os
@@ -54,7 +55,7 @@ def _targets(rows: Sequence[Row]) -> list[Target]:
 
 
 def _reports(subject: str, folder: Path, nodes: int, repeat: int, settings: dict[str, int]) -> Iterable[Row]:
-    """Measure the complete command, from its start to its end."""
+    """Measure `testbed report` from its start to its end."""
     page = folder.parent / f"{subject}.html"
     seconds, memory = [], []
     for _ in range(repeat):

@@ -10,7 +10,7 @@ from testbed.spec.layout_json import to_json
 from testbed.spec.loader import load
 from testbed.spec.resolver import resolve
 
-ZERO = 48_131_413_876_001  # of the monotonic clock
+ZERO = 48_131_413_876_001  # start of the run, in ns of the monotonic clock
 SPAN = 60_000_000_000  # ns
 _VERDICT = {"grade": "trusted", "seconds": 60.0, "notes": [], "findings": []}
 
@@ -34,12 +34,12 @@ def with_histories(path: Path, nodes: int, messages: int) -> Path:
         sender = count % nodes
         receiver = (sender + 1 + rng.randrange(nodes - 1)) % nodes
         clock = ZERO + SPAN * count // messages
-        took = round(rng.lognormvariate(11, 0.6))
+        duration = round(rng.lognormvariate(11, 0.6))
         for node, what, other, begin in ((sender, "send", receiver, clock), (receiver, "receive", sender, clock - 500)):
             numbers[node] += 1
             transfer = f'"n": {numbers[node]}, "peer": {other}, "context": 0, "tag": 0, "bytes": 1000, "digest": "9f3c"'
             done = "sent" if what == "send" else "received"
-            for moment, event in ((begin, what), (clock + took, done)):
+            for moment, event in ((begin, what), (clock + duration, done)):
                 line = f'{{"clock_ns": {moment}, "what": "{event}", {transfer}}}\n'
                 histories[node].append((moment, line))
     (path / "history").mkdir()

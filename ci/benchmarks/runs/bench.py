@@ -33,8 +33,8 @@ def run(options: argparse.Namespace, session: Session) -> None:
 
     def run_storm(nodes: int, *, relay: bool) -> Iterable[Row]:
         requested = Storm(nodes, int(options.messages), seconds, every, relay=relay)
-        result = storm.watched(requested, Path(session.directory), progress)
-        return list(storm.rows(requested, result))
+        outcome = storm.watch_storm(requested, Path(session.directory), progress)
+        return list(storm.rows(requested, outcome))
 
     measures: dict[str, Callable[[], Iterable[Row]]] = {
         "first": lambda: first_message.first_messages(repeat, progress),

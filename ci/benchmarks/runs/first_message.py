@@ -71,7 +71,7 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         watch = Watch(mark, process.pid)
         while process.poll() is None:
-            watch.look()
+            watch.sample()
             time.sleep(0.1)  # between two samples
     if process.returncode not in (0, 8):
         raise ContenderError(f"testbed run ended with code {process.returncode}")

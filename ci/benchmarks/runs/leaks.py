@@ -1,8 +1,8 @@
-"""Leaks: growth over the complete observation, as opposed to warm-up.
+"""Leaks: growth that lasts beyond the warm-up.
 
-The slope of the second half by Theil and Sen: the median of the slopes of all pairs, which a few steps and outliers do
-not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient based on Kendall's
-tau", 1968), at the level of one in a million. Its lower end is the growth beyond doubt.
+The slope of the second half is the Theil-Sen estimator: the median of the slopes of all pairs, which a few steps and
+outliers do not move. Its interval comes from Kendall's statistic (Sen, "Estimates of the regression coefficient based on
+Kendall's tau", 1968), at the level of one in a million. The interval's lower end is the growth beyond doubt.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MIN = 15
-"""Samples of the second half from which on the interval has two ends."""
+"""Minimum number of samples in the second half: with fewer, no interval of that level exists."""
 
 _LEVEL = 4.89  # standard deviations: one in a million, two-sided
 _WARM = 0.5  # share of the time that is ignored as warm-up
@@ -34,7 +34,7 @@ class Growth:
 
 
 def growth(samples: Sequence[Sample]) -> Growth:
-    """Return the growth; ValueError for too few samples."""
+    """Return the growth in the second half. Raises ValueError for too few samples."""
     result = second_half(samples)
     if len(result) < MIN:
         raise ValueError(f"{len(result)} samples are too few to tell a leak; {MIN} are needed in the second half")
@@ -54,7 +54,7 @@ def second_half(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if sample[0] >= start + _WARM * (ended - start)]
 
 
-def more_at_least(samples: Sequence[Sample]) -> float:
+def minimum_increase(samples: Sequence[Sample]) -> float:
     """Return the minimum of the last third minus that of the third before, for counts of objects such as descriptors, which
     are either short-lived or leaked.
     """

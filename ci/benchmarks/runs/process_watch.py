@@ -1,6 +1,6 @@
 """Watch of a run's processes from outside: memory, descriptors and processor time, by kind.
 
-Included are all descendants of a process with a mark in its environment. Sampling costs the watched processes time: the
+Included are all descendants of a process with a mark in its environment. Sampling slows the watched processes down: the
 kernel walks a process's memory to sum it up.
 """
 
@@ -28,8 +28,8 @@ _MIN_SHARE = 0.8  # of the samples in which a kind must run; short-lived process
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Sample of one process. memory: bytes of its own. cpu: CPU time in seconds."""
+class ProcessSample:
+    """Sample of one process. memory: bytes of anonymous memory. descriptors: their number. cpu: CPU time in seconds."""
 
     pid: int
     kind: str
@@ -38,7 +38,7 @@ class Look:
     cpu: float
 
 
-Rounds = list[tuple[float, list[Look]]]
+Rounds = list[tuple[float, list[ProcessSample]]]
 """Samples with their times, seconds."""
 
 
@@ -52,13 +52,13 @@ class Watch:
         self._networks: dict[tuple[int, int], int] = {}
         self.rounds: Rounds = []
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Sample all processes once."""
-        self.rounds.append((time.monotonic(), list(self._looks())))
+        self.rounds.append((time.monotonic(), list(self._sample_processes())))
 
     @property
     def networks(self) -> set[int]:
-        """The cookies of the processes' network namespaces."""
+        """Cookies of the network namespaces in which the processes have been seen."""
         return set(self._networks.values())
 
     def pids(self) -> set[int]:
@@ -71,20 +71,21 @@ class Watch:
                 continue
             with contextlib.suppress(OSError):
                 pid, folder = int(entry), Path("/proc", entry)
-                known = pid, os.stat(folder).st_ino  # a reused pid has another environment
-                if known in self._unmarked:
+                key = pid, os.stat(folder).st_ino  # a reused PID has another inode
+                if key in self._unmarked:
                     continue
                 environment = (folder / "environ").read_bytes()
                 if self._mark in environment.split(b"\0"):
                     yield pid
                 elif environment:  # the environment is empty during exec
-                    self._unmarked.add(known)
+                    self._unmarked.add(key)
 
-    def _looks(self) -> Iterator[Look]:
+    def _sample_processes(self) -> Iterator[ProcessSample]:
         for pid in self._marked():
             with contextlib.suppress(OSError):
                 kind = CONTROLLER if pid == self.controller else _kind(pid)
-                yield Look(pid, kind, own(pid), len(os.listdir(f"/proc/{pid}/fd")), cpu(pid))
+                descriptor_count = len(os.listdir(f"/proc/{pid}/fd"))
+                yield ProcessSample(pid, kind, anonymous_memory(pid), descriptor_count, cpu_time(pid))
                 network = pid, os.stat(f"/proc/{pid}/ns/net").st_ino
                 if network not in self._networks:
                     self._networks[network] = network_cookie(f"/proc/{pid}/ns/net")
@@ -95,13 +96,13 @@ class Watch:
         Includes only kinds that ran nearly all of that time, and only samples with the most frequent number of processes.
         """
         with_nodes = [
-            place for place, (_, looks) in enumerate(self.rounds) if any(look.kind == NODES for look in looks)
+            place for place, (_, samples) in enumerate(self.rounds) if any(sample.kind == NODES for sample in samples)
         ]
         rounds = self.rounds[with_nodes[0] : with_nodes[-1] + 1] if with_nodes else []
         results = {}
-        for kind in {look.kind for _, looks in rounds for look in looks}:
-            of_kind = [(when, [look for look in looks if look.kind == kind]) for when, looks in rounds]
-            typical_count = Counter(len(looks) for _, looks in of_kind).most_common(1)[0][0]
+        for kind in {sample.kind for _, samples in rounds for sample in samples}:
+            of_kind = [(when, [sample for sample in samples if sample.kind == kind]) for when, samples in rounds]
+            typical_count = Counter(len(samples) for _, samples in of_kind).most_common(1)[0][0]
             kept = [sample for sample in of_kind if len(sample[1]) == typical_count]
             if typical_count and len(kept) > _MIN_SHARE * len(rounds):
                 results[kind] = kept
@@ -109,15 +110,15 @@ class Watch:
 
 
 def memory(rounds: Rounds) -> list[Sample]:
-    return [(when, float(sum(look.memory for look in looks))) for when, looks in rounds]
+    return [(when, float(sum(sample.memory for sample in samples))) for when, samples in rounds]
 
 
 def descriptors(rounds: Rounds) -> list[Sample]:
-    return [(when, float(sum(look.descriptors for look in looks))) for when, looks in rounds]
+    return [(when, float(sum(sample.descriptors for sample in samples))) for when, samples in rounds]
 
 
 def processor(rounds: Rounds) -> list[Sample]:
-    return [(when, sum(look.cpu for look in looks)) for when, looks in rounds]
+    return [(when, sum(sample.cpu for sample in samples)) for when, samples in rounds]
 
 
 def _kind(pid: int) -> str:
@@ -125,7 +126,7 @@ def _kind(pid: int) -> str:
     return NODES if name.startswith("node ") else _KINDS.get(name, "others")
 
 
-def own(pid: int) -> int:
+def anonymous_memory(pid: int) -> int:
     """Return bytes of anonymous memory, resident or swapped out.
 
     Pages shared with the parent count: a process that writes to one copies it, which is no growth.
@@ -135,13 +136,14 @@ def own(pid: int) -> int:
 
 
 def network_cookie(path: str) -> int:
-    """Return the unique identifier of a network namespace: inode numbers are reused at once. As root; OSError."""
+    """Return the cookie of a network namespace, which is unique, whereas inode numbers are reused at once. Needs root.
+    Raises OSError."""
     with namespaces.restore_namespace():
         namespaces.enter(path)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inside:
             return int.from_bytes(inside.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8), sys.byteorder)
 
 
-def cpu(pid: int) -> float:
+def cpu_time(pid: int) -> float:
     """Return the CPU time of a process with one thread, seconds."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9

@@ -1,4 +1,4 @@
-"""A storm of random traffic and its watch: losses, leaks, and left-over objects."""
+"""A storm of random traffic, watched for losses, leaks and left-over objects."""
 
 import contextlib
 import json
@@ -15,14 +15,14 @@ from benchmarks.harness.contenders import NAMES, ContenderError
 from benchmarks.harness.rows import REPOSITORY, Row
 from benchmarks.runs import process_watch
 from benchmarks.runs.first_message import SHARE, controller_share
-from benchmarks.runs.leaks import Growth, growth, more_at_least
+from benchmarks.runs.leaks import Growth, growth, minimum_increase
 from benchmarks.runs.process_watch import MARK, Watch, network_cookie
 
 KERNEL, RELAY = "losses by the kernel", "losses by the relay"
 MESSAGES, TOOK, WRONG, LEFT = "messages received", "time", "lost or twice", "left behind"
 MEMORY, DESCRIPTORS = "memory gained, beyond doubt", "descriptors gained"
 PROCESS = Path(__file__).with_name("storm_process.py")
-_SETTLES = 10.0  # s for processes to end by themselves
+_SETTLE_TIME = 10.0  # s for processes to end by themselves
 _TIMEOUT_FACTOR = 10  # times the duration of the traffic, for a machine that does not keep up
 
 
@@ -39,15 +39,15 @@ class Storm:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """Outcome of a storm. result: see `storm_process`. watch: samples. left: left-over objects, a sentence each."""
+class StormOutcome:
+    """Outcome of a storm. result: see `storm_process`. watch: samples. leftovers: descriptions of left-over objects."""
 
     result: dict[str, Any]
     watch: Watch
-    left: list[str]
+    leftovers: list[str]
 
 
-def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lambda _: None) -> Watched:
+def watch_storm(storm: Storm, directory: Path, progress: Callable[[str], None] = lambda _: None) -> StormOutcome:
     """Run a storm in a separate process and watch it. Raises ContenderError with the run's first lines if it fails."""
     before = machine()
     mark = f"storm-{os.getpid()}-{time.monotonic_ns()}"
@@ -63,7 +63,7 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
     watch, start = Watch(mark, process.pid), time.monotonic()
     try:
         while process.poll() is None:
-            watch.look()
+            watch.sample()
             progress(f"storm: {time.monotonic() - start:.0f} s")
             time.sleep(storm.every)  # between two samples
         output, errors = process.communicate()
@@ -72,12 +72,12 @@ def watched(storm: Storm, directory: Path, progress: Callable[[str], None] = lam
         process.wait()
     if process.returncode:
         raise ContenderError(errors.strip() or f"the storm ended with code {process.returncode}")
-    return Watched(json.loads(output), watch, _left(watch, before))
+    return StormOutcome(json.loads(output), watch, _leftovers(watch, before))
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Clusters, namespaces and files on the machine. Since others may use it, only new objects of this run count."""
+    """Mounts, files and packet sockets on the machine. Others may use the machine, so only new objects of this run count."""
 
     mounts: frozenset[str]
     files: frozenset[str]
@@ -94,16 +94,16 @@ def machine() -> Machine:
     )
 
 
-def _left(watch: Watch, before: Machine) -> list[str]:
-    """Return the leftovers once processes have had time to end by themselves."""
-    deadline = time.monotonic() + _SETTLES
+def _leftovers(watch: Watch, before: Machine) -> list[str]:
+    """Return what `remains` once processes have had time to end by themselves."""
+    deadline = time.monotonic() + _SETTLE_TIME
     while (result := remains(watch, before)) and time.monotonic() < deadline:
         time.sleep(0.05)  # between two samples
     return result
 
 
 def remains(watch: Watch, before: Machine) -> list[str]:
-    """List the watched objects that are left and did not exist before, a sentence each."""
+    """Describe the watched objects that are left and did not exist before."""
     after = machine()
     ours = watch.networks - {network_cookie("/proc/self/ns/net")}
     results = [f"process {pid}" for pid in sorted(watch.pids())]
@@ -141,17 +141,17 @@ def _networks() -> set[int]:
     return result
 
 
-def gained(watch: Watch) -> dict[str, tuple[Growth, float]]:
+def growth_by_kind(watch: Watch) -> dict[str, tuple[Growth, float]]:
     """Return by kind of process the growth of its memory in the second half, and of its descriptors."""
     return {
-        kind: (growth(process_watch.memory(rounds)), more_at_least(process_watch.descriptors(rounds)))
+        kind: (growth(process_watch.memory(rounds)), minimum_increase(process_watch.descriptors(rounds)))
         for kind, rounds in watch.kinds().items()
     }
 
 
-def rows(storm: Storm, found: Watched) -> Iterator[Row]:
+def rows(storm: Storm, outcome: StormOutcome) -> Iterator[Row]:
     contender = RELAY if storm.relay else KERNEL
-    result, settings = found.result, {"seconds": storm.seconds, "loss": storm.loss, "every": storm.every}
+    result, settings = outcome.result, {"seconds": storm.seconds, "loss": storm.loss, "every": storm.every}
 
     def row(measure: str, unit: str, value: float, **more: object) -> Row:
         return Row("storm", contender, measure, storm.nodes, unit, (value,), {**settings, **more})
@@ -163,15 +163,20 @@ def rows(storm: Storm, found: Watched) -> Iterator[Row]:
     yield row(
         WRONG, "1", result["sent"] - result["received"]
     )  # duplicated or reordered messages would have failed the run
-    yield row(LEFT, "1", len(found.left), what=found.left)
-    for kind, (memory, more) in sorted(gained(found.watch).items()):
-        reported = {"gained": memory.gained, "most": memory.most, "span": memory.seconds, "samples": memory.samples}
-        meanwhile = messages_meanwhile(found, memory.seconds)
+    yield row(LEFT, "1", len(outcome.leftovers), what=outcome.leftovers)
+    for kind, (memory, more) in sorted(growth_by_kind(outcome.watch).items()):
+        reported = {
+            "gained": memory.gained,
+            "most": memory.most,
+            "span": memory.seconds,
+            "samples": memory.samples,
+        }
+        meanwhile = messages_within(outcome, memory.seconds)
         yield row(f"{kind}: {MEMORY}", "B", max(0.0, memory.least), **reported, messages=meanwhile)
         yield row(f"{kind}: {DESCRIPTORS}", "1", more)
-    yield row(SHARE, "1", controller_share(found.watch) / storm.nodes * 10)
+    yield row(SHARE, "1", controller_share(outcome.watch) / storm.nodes * 10)
 
 
-def messages_meanwhile(found: Watched, seconds: float) -> float:
+def messages_within(outcome: StormOutcome, seconds: float) -> float:
     """Return the approximate number of messages that arrived in `seconds`."""
-    return float(found.result["received"]) * min(1.0, seconds / found.result["took"])
+    return float(outcome.result["received"]) * min(1.0, seconds / outcome.result["took"])

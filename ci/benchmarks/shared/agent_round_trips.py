@@ -94,7 +94,7 @@ def _running_agent(spin: int, cpu: int) -> Iterator[Process]:
 
 
 def trips(spin: bool, cpus: tuple[int, int], count: int) -> Quantiles:
-    """Measure one doorbell answered by one completion, in ns. cpus: (host's, agent's)."""
+    """Measure doorbells that are each answered by a completion, in ns. cpus: the processors of host and agent."""
     budget = SPIN if spin else 0
 
     def host(_report: Callable[[object], None]) -> Quantiles:

@@ -37,8 +37,9 @@ _SPLIT_DRIVER = split_driver()
 class Cost:
     """Cost of one attached, idle host process.
 
-    attach: seconds. agent: bytes in the agent. own: bytes of its own, beyond those of an unattached process. idle:
-    processor seconds of all in one second, agent included, per process.
+    attach: seconds. agent: bytes of the agent's memory. own: bytes of the process's private memory, beyond that of an
+    unattached process. idle: processor seconds per second of all processes and the agent, divided by the number of
+    processes.
     """
 
     attach: float
@@ -48,7 +49,7 @@ class Cost:
 
 
 class Pair:
-    """Two nodes on one pair of interfaces, with an agent each. functions: functions of each NIC."""
+    """Two nodes on one pair of interfaces, with an agent each. functions: number of functions of each NIC."""
 
     def __init__(self, functions: tuple[int, int], loss: float = 0.0) -> None:
         self._stack = contextlib.ExitStack()
@@ -75,7 +76,8 @@ class Pair:
         self._stack.close()
 
     def host(self, place: int, program: Callable[[Endpoint, HostDriver], Any], function: int | None = None) -> Process:
-        """Start a host process of a node; return when it has attached and reported the duration."""
+        """Start a host process on a node. Its first report is the seconds that it took to attach, its last one the program's
+        result. place: index of the node."""
         device = self._devices[place]
 
         def run(report: Callable[[object], None]) -> object:
@@ -106,22 +108,22 @@ async def _wait(endpoint: Endpoint, _driver: HostDriver) -> None:
 
 
 def cost(hosts: int) -> Cost:
-    """Measure the mean cost of one of `hosts` attached processes."""
+    """Measure the cost of one of `hosts` attached processes: the median of the times to attach, and means of the rest."""
     with Pair((hosts, 1)) as pair:
         process = pair.agents[0]
         before = _private(process.pid)
         unattached = Process("", -1, lambda _: time.sleep(3600))
         waiting = [pair.host(0, _wait) for _ in range(hosts)]
-        took = [float(host.next_report()) for host in waiting]
+        attach_times = [float(host.next_report()) for host in waiting]
         wait_until_idle([process.pid, *(host.pid for host in waiting)])
         grown = _private(process.pid) - before
         own = sum(_private(host.pid) for host in waiting) / hosts - _private(unattached.pid)
         unattached.kill()
         pids = [process.pid, *(host.pid for host in waiting)]
         used = sum(map(_cpu, pids))
-        time.sleep(_QUIET)  # the span that is measured
+        time.sleep(_QUIET)  # the measured time
         idle = (sum(map(_cpu, pids)) - used) / _QUIET
-        return Cost(sorted(took)[hosts // 2], grown / hosts, own, idle / hosts)
+        return Cost(sorted(attach_times)[hosts // 2], grown / hosts, own, idle / hosts)
 
 
 def _private(pid: int) -> int:
@@ -136,14 +138,14 @@ def _cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def fair(hosts: int, seconds: float) -> list[int]:
+def messages_by_host(hosts: int, seconds: float) -> list[int]:
     """Return the number of messages that arrive from each of `hosts` processes when all send at once."""
-    sink = hosts  # its number
+    sink = hosts  # number of the receiving process
 
     async def flood(endpoint: Endpoint, _driver: HostDriver) -> None:
         in_flight: deque[Completion[Any]] = deque()
         data = bytes(_SIZE)
-        with contextlib.suppress(EmpError):  # its peer has ended
+        with contextlib.suppress(EmpError):  # the peer has ended
             while True:
                 if len(in_flight) == _IN_FLIGHT:
                     await in_flight.popleft()
@@ -232,8 +234,8 @@ def torture(messages: int, hosts: int, loss: float, every: float) -> dict[str, f
             victims[place] = pair.host(place, victim, hosts - 1)
             kills += 1
         wrong = sum(int(host.next_report()) for host in pairs)
-        took = time.monotonic() - start
-    return {"messages": share * 2 * (hosts - 1), "wrong": wrong, "kills": kills, "seconds": took}
+        seconds = time.monotonic() - start
+    return {"messages": share * 2 * (hosts - 1), "wrong": wrong, "kills": kills, "seconds": seconds}
 
 
 async def _done(completion: Completion[Any]) -> None:

@@ -105,7 +105,7 @@ def costs(hosts: int, progress: Progress) -> Iterator[Row]:
 def fairness(hosts: int, seconds: float, progress: Progress) -> Iterator[Row]:
     """Measure how evenly host processes share one NIC when all send as fast as they can."""
     progress(f"{hosts} host processes send for {seconds:g} s")
-    counts = many_hosts.fair(hosts, seconds)
+    counts = many_hosts.messages_by_host(hosts, seconds)
     settings = {"seconds": seconds, "counts": counts}
     yield Row("fair", SHARED, JAIN, hosts, "", (many_hosts.jain(counts),), settings)
     yield Row("fair", SHARED, MIN_SHARE, hosts, "", (min(counts) * len(counts) / sum(counts),), settings)

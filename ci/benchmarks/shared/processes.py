@@ -20,8 +20,8 @@ class Process:
     """A forked child, which dies with the benchmark. cpu: the processor that it is bound to, or -1."""
 
     def __init__(self, namespace: str, cpu: int, function: Callable[[Callable[[object], None]], object]) -> None:
-        """function(report): runs in the child; `next_report` returns what it passes to `report`, and at last its result.
-        namespace: path; "": the present one."""
+        """function(report): runs in the child; `next_report` returns each value that it passes to `report`, and then its
+        result. namespace: path of a network namespace, or "" for the present one."""
         self._connection, child_end = multiprocessing.connection.Pipe()
         self.pid = os.fork()
         if not self.pid:
@@ -44,7 +44,7 @@ class Process:
         self._ended = False
 
     def next_report(self) -> Any:
-        """Return the process's next message. ContenderError if it has ended or is silent for too long."""
+        """Return the process's next report. Raises ContenderError if the process has ended, or after TIMEOUT."""
         try:
             if self._connection.poll(TIMEOUT):
                 return self._connection.recv()
@@ -63,7 +63,7 @@ class Process:
 
 
 def agent(config: NicConfig, namespace: str = "", cpu: int = -1) -> Process:
-    """Start an agent; it listens when this returns."""
+    """Start an agent; return when it listens."""
 
     def run(report: Callable[[object], None]) -> None:
         shared = SharedAgent(config)

@@ -1,4 +1,4 @@
-"""Frames and cells through the relay, as fast as it forwards them, sent by a firmware on request."""
+"""Frames and cells through the relay, as fast as it forwards them. The NIC's firmware sends them on its host's request."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -52,6 +52,8 @@ class Firmware:
 
 
 class Host:
+    """Host of the firmware: it requests cells, and waits for received ones."""
+
     def __init__(self, nic: Nic, firmware: Firmware) -> None:
         self.firmware = firmware
         self._nic = nic

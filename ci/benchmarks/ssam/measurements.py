@@ -32,7 +32,7 @@ Progress = Callable[[str], None]
 
 def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
     """Measure in turn 4-byte messages of EMP and 40-byte requests of SSAM with their replies, both spinning, between the
-    same interfaces; and SSAM's on the fibre of the paper in the relay, which has its rate."""
+    same interfaces; and SSAM's requests through the relay, on links with the rate of the paper's fibre."""
     samples_by_key: dict[tuple[str, str], list[float]] = {}
     with direct_pair().up() as near, Cluster.load("ssam-1995").up() as fibre:
         contenders = {
@@ -69,8 +69,8 @@ def _trip(cluster: RunningCluster, kind: str, count: int, *, spin: bool) -> Mapp
 
 
 def relay(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
-    """Measure in turn frames through an Ethernet switch whose links are relayed, and cells through an ATM switch: equally
-    long ones, from one node to the other."""
+    """Measure in turn frames through an Ethernet switch whose links are relayed, and cells of equal length through an ATM
+    switch, from one node to the other."""
     star = {
         kind: Cluster.star(2, kind=kind, delay="1us").model_copy(update={"name": kind}) for kind in ("ethernet", "atm")
     }

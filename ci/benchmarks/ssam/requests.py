@@ -1,5 +1,5 @@
-"""Soak test of SSAM: random requests on live ATM that loses 1 % of the cells on every link. Each is handled once and
-replied to once. The programs verify sequence numbers and contents and keep no histories, since a history's memory grows with
+"""Soak test of SSAM: random requests on live ATM that loses 1 % of the cells on every link. Each request is handled once and
+answered once. The programs verify sequence numbers and contents and keep no histories, since a history's memory grows with
 the number of requests."""
 
 from collections import Counter
@@ -20,7 +20,7 @@ CONTENDER = "SSAM, inline"
 NODES = 4
 LARGEST = 20
 """Bytes of data: a message of one cell."""
-_SLOWEST = 20  # requests per second and node on a busy machine
+_MIN_RATE = 20  # requests per second and node that a busy machine reaches
 
 
 def measure(requests: int, directory: Path) -> Iterator[Row]:
@@ -30,7 +30,7 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
     try:
         result = testbed.run(
             cluster, "am-random", protocol="ssam", settings=settings, check=False,
-            timeout=120 + settings["requests"] / _SLOWEST, output=directory / REQUESTS,
+            timeout=120 + settings["requests"] / _MIN_RATE, output=directory / REQUESTS,
         )  # fmt: skip
     except TestbedError as error:
         raise ContenderError(str(error)) from error
@@ -39,7 +39,7 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
         counts.update(node)
     if counts["sent"] < requests:
         raise ContenderError(f"{counts['sent']} of {requests} requests were sent")
-    took = max(row["took_ns"] for row in result.rows) / 1e9
+    seconds = max(row["took_ns"] for row in result.rows) / 1e9
     wrong = (
         abs(counts["sent"] - counts["replied"])
         + abs(counts["handled"] - counts["replied"] - counts["returned"])
@@ -48,11 +48,11 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
     )
     resent = sum(counters["resent"] + counters["hurried"] for counters in result.counters.values())
     reported = {
-        **settings, "loss": "1%", "grade": result.verdict.grade.value, "seconds": took,
+        **settings, "loss": "1%", "grade": result.verdict.grade.value, "seconds": seconds,
         "findings": [str(finding) for finding in result.verdict.findings if finding.grade.value in ("degraded", "invalid")],
     }  # fmt: skip
     for what, unit, value in (
         (SENT, "1", counts["sent"]), (ANSWERED, "1", counts["replied"]), (WRONG, "1", wrong), (RESENT, "1", resent),
-        (RATE, "/s", counts["replied"] / took),
+        (RATE, "/s", counts["replied"] / seconds),
     ):  # fmt: skip
         yield Row(REQUESTS, CONTENDER, what, NODES, unit, (float(value),), reported)

@@ -12,7 +12,7 @@ from testbed.sim.simulation import Simulation
 from testbed.spec.model import Description
 
 NODES = 16
-EMP_MESSAGES, REQUESTS = 500, 1_000  # of each node; both take about equally long
+EMP_MESSAGES, REQUESTS = 500, 1_000  # of each node; they take about the same time
 SECOND = 1_000_000_000
 COUNT = 1
 EMP = Setting("star", NODES, "0%", EMP_MESSAGES, 1_000)

@@ -48,14 +48,14 @@ def run(options: argparse.Namespace, session: Session) -> None:
 
 def table(title: str, rows: list[Row], stacks: tuple[str, ...], measure: str, cell: Callable[[Row], str]) -> Table:
     """Return a table of sizes by stacks, with medians of the repetitions' medians."""
-    shown = Table(title=title)
-    shown.add_column("bytes", justify="right")
+    result = Table(title=title)
+    result.add_column("bytes", justify="right")
     for stack in stacks:
-        shown.add_column(stack, justify="right")
-    results = {(row.contender, row.settings["size_bytes"]): cell(row) for row in rows if row.measure == measure}
-    for size in sorted({size for _, size in results}):
-        shown.add_row(f"{size:,}", *(results.get((stack, size), "") for stack in stacks))
-    return shown
+        result.add_column(stack, justify="right")
+    cells = {(row.contender, row.settings["size_bytes"]): cell(row) for row in rows if row.measure == measure}
+    for size in sorted({size for _, size in cells}):
+        result.add_row(f"{size:,}", *(cells.get((stack, size), "") for stack in stacks))
+    return result
 
 
 def format_median(row: Row) -> str:

@@ -28,7 +28,7 @@ from testbed.workloads.script import script
 
 SCRIPT = REPOSITORY / "tests" / "live" / "applications" / "round_trips.py"
 SOURCE = Path(__file__).with_name("round_trips.c")
-SYSTEM_PYTHON = "/usr/bin/python3"  # the Python with the mpi4py of the system's MPI
+SYSTEM_PYTHON = "/usr/bin/python3"  # whose mpi4py uses the system's MPI
 
 C, MPI4PY, EMP = "Open MPI on TCP, C", "Open MPI on TCP, mpi4py", "testbed's MPI on EMP"
 EMP_SLEEPS, TCP_SLEEPS = "testbed's MPI on EMP, sleeps", "testbed's MPI on TCP, sleeps"
@@ -64,7 +64,7 @@ def round_trips(
     """Measure every installed stack in turn."""
     arguments = [str(count), *map(str, sizes)]
     stacks: dict[str, Callable[[], Lines]] = {
-        C: partial(_open_mpi, cluster, [_compiled(directory)], arguments),
+        C: partial(_open_mpi, cluster, [_compile(directory)], arguments),
         MPI4PY: partial(_open_mpi, cluster, [SYSTEM_PYTHON, str(SCRIPT)], arguments),
         EMP: partial(_on_emp, cluster, arguments, SPIN),
         EMP_SLEEPS: partial(_on_emp, cluster, arguments, 0),
@@ -106,7 +106,7 @@ def write_runs(cluster: RunningCluster, rows: Sequence[Row], folder: Path) -> No
         run_folder.close({"status": "done", "ended": time.time()})
 
 
-def _compiled(directory: Path) -> str:
+def _compile(directory: Path) -> str:
     if shutil.which("mpicc") is None:
         raise ContenderError("Open MPI in C needs mpicc: apt-get install openmpi-bin libopenmpi-dev gcc")
     program = directory / SOURCE.stem

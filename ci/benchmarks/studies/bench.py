@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(runs: int, repeat: int) -> Iterator[Row]:
     """Run the study with each number of workers in turn; the rows of all must be equal."""
-    took: dict[int, list[float]] = {width: [] for width in WIDTHS}
+    durations: dict[int, list[float]] = {width: [] for width in WIDTHS}
     overheads: dict[int, list[float]] = {width: [] for width in WIDTHS}
     with tempfile.TemporaryDirectory() as directory:
         study = Path(directory) / "study.toml"
@@ -56,17 +56,17 @@ def measure(runs: int, repeat: int) -> Iterator[Row]:
                 seconds = time.monotonic() - start
                 if done.returncode:
                     raise ContenderError(f"the study ended with code {done.returncode}: {done.stderr[-500:]}")
-                ended = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
-                took[width].append(seconds)
-                overheads[width].append(seconds * width / runs - sum(run["seconds"] for run in ended) / runs)
+                points = [json.loads(line) for line in (folder / "points.jsonl").read_text().splitlines()]
+                durations[width].append(seconds)
+                overheads[width].append(seconds * width / runs - sum(point["seconds"] for point in points) / runs)
                 texts.add((folder / "rows.jsonl").read_bytes())
         if len(texts) != 1:
             raise ContenderError("the rows differ between runs of the same study")
     settings = {"runs": runs}
     for width in WIDTHS:
-        yield Row("study", CONTENDERS[width], "time of all", 4, "s", tuple(took[width]), settings)
+        yield Row("study", CONTENDERS[width], "time of all", 4, "s", tuple(durations[width]), settings)
         yield Row("study", CONTENDERS[width], OVERHEAD, 4, "s", tuple(overheads[width]), settings)
-    speedups = tuple([single / double for single, double in zip(took[1], took[2], strict=True)])
+    speedups = tuple([single / double for single, double in zip(durations[1], durations[2], strict=True)])
     yield Row("study", CONTENDERS[2], SPEEDUP, 4, "1", speedups, settings)
 
 

@@ -32,12 +32,12 @@ WEB, PAGE = "testbed top --web", "its page in Chromium"
 TOP, CPU = "testbed top", "CPU, one sample per second"
 PANELS = {"nodes": "1", "links": "2"}  # by key
 SIZES = ((80, 24), (200, 50))
-_SETTLE = 3.0  # s from its start until it has imported everything and shown the cluster
+_SETTLE = 3.0  # s from the start of `testbed top` until it has imported its modules and shows the cluster
 KINDS = ("unimpaired", "by relay, busy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    session.add_option(parser, "--seconds", "20", "for which each screen is watched")
+    session.add_option(parser, "--seconds", "20", "for which each screen is measured")
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 
@@ -104,7 +104,7 @@ def _used(pid: int) -> float:
 
 
 def measure(kind: str, seconds: float) -> Iterator[Row]:
-    """Measure an idle or a busy cluster: with impaired links, a program in every node, and ten senders."""
+    """Measure a cluster of one of KINDS. The busy one has impaired links, a program in every node, and ten senders."""
     busy = kind != KINDS[0]
     with ExitStack() as stack:
         description = Cluster.star(NODES, delay="1ms", loss="1%") if busy else Cluster.star(NODES)

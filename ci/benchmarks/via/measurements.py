@@ -24,7 +24,7 @@ ONE_WAY = f"one way, messages of {LARGE >> 20} MiB"
 SIMULATED = f"frames in the simulation, {NODES} nodes"
 SENT, WRONG, RATE, RESENT = "sent", "lost, twice or out of order", "received", "frames sent again"
 TIMEOUT, PROGRESS_TIMEOUT = 3600.0, 60.0  # s
-_SLOWEST = 200  # numbered messages per second on a busy machine
+_MIN_RATE = 200  # numbered messages per second that a busy machine reaches
 SPIN = 10_000_000_000  # ns: never sleep
 
 Progress = Callable[[str], None]
@@ -101,7 +101,7 @@ def numbered(messages: int, progress: Progress) -> Iterator[Row]:
     direction."""
     progress(f"{messages:,} numbered messages")
     with Cluster.back_to_back(loss="1%").up() as cluster:
-        timeout = 120 + messages / _SLOWEST
+        timeout = 120 + messages / _MIN_RATE
         results, resent = _run(cluster, VIA_PROTOCOL, "via count", messages, spin=False, timeout=timeout)
     reported = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "reliability": "reliable reception"}
     for what, unit, value in (

@@ -1,5 +1,5 @@
 """Frames per second of VIA's complete provider in the simulation, compared with EMP's: 16 nodes on one switch, each of which
-sends messages of 1,000 bytes to random others, through a VI to each."""
+sends messages of 1,000 bytes to random other nodes. A node has a VI for each other node."""
 
 import time
 from collections import Counter, deque
@@ -26,15 +26,16 @@ def emp_frames() -> float:
 
 
 def via_frames() -> float:
-    """Return frames per second of CPU time, once all are connected."""
-    plans = []
+    """Return frames per second of CPU time, once all nodes are connected."""
+    destinations = []  # of each node's messages
     for number in range(NODES):
         rng = source(1, f"n{number + 1}")
-        plans.append([(number + 1 + rng.below(NODES - 1)) % NODES for _ in range(SETTING.messages)])
+        destinations.append([(number + 1 + rng.below(NODES - 1)) % NODES for _ in range(SETTING.messages)])
     with Simulation(SETTING.cluster(), plug()) as simulation:
         hosts = [
             Host(
-                cast(ViaNic, node.endpoint), Counter({peer: plan.count(node.number) for peer, plan in enumerate(plans)})
+                cast(ViaNic, node.endpoint),
+                Counter({sender: peers.count(node.number) for sender, peers in enumerate(destinations)}),
             )
             for node in simulation.nodes.values()
         ]
@@ -43,8 +44,8 @@ def via_frames() -> float:
             simulation.spawn(node.name, host.connect)
         simulation.run(timeout=SECOND)
         before = sum(node.nic.sent for node in nodes)
-        for node, host, plan in zip(nodes, hosts, plans, strict=True):
-            simulation.spawn(node.name, host.send, plan)
+        for node, host, peers in zip(nodes, hosts, destinations, strict=True):
+            simulation.spawn(node.name, host.send, peers)
             simulation.spawn(node.name, host.receive)
         start = time.process_time_ns()
         simulation.run(timeout=100 * SECOND)
@@ -56,7 +57,7 @@ def via_frames() -> float:
 
 
 class Host:
-    """A node's VIs. missing: number of expected messages, by peer."""
+    """A node's VIs. missing: number of messages that have not arrived yet, by sender."""
 
     def __init__(self, nic: ViaNic, missing: Counter[int]) -> None:
         self.missing = +missing
@@ -85,10 +86,10 @@ class Host:
         for vi in self._vis.values():
             await vi.connect_peer_wait()
 
-    async def send(self, _nic: object, _node: SimNode, plan: list[int]) -> None:
+    async def send(self, _nic: object, _node: SimNode, peers: list[int]) -> None:
         memory = await self._nic.register(memoryview(bytearray(CONTENT)), self._ptag)
         segment = memory.segment()
-        for number, peer in enumerate(plan):
+        for number, peer in enumerate(peers):
             if number >= WINDOW:
                 (await self._sent.wait()).done()
             self._vis[peer].post_send(Descriptor(OP_SENDRECV, (segment,)))

@@ -1,6 +1,6 @@
 """Host programs of two nodes: MPI's round trips on EMP and VIA, and streams and numbered messages through a VI of VIA's
-reliable provider. The receiver of a VI returns a credit when it has posted receives again, since a message without one
-breaks the connection."""
+reliable provider. The receiver of a VI returns credits for receives that it has posted, since a message without a posted
+receive breaks the connection."""
 
 import time
 from collections import deque
@@ -137,7 +137,7 @@ async def via_sink(nic: ViaNic, node: ProgramNode, *, messages: int) -> None:
 
 
 def _numbered(memory: Memory, view: memoryview, number: int, content: int) -> Descriptor:
-    """Return the message with this number, in a separate buffer from the _POSTED - 1 before it."""
+    """Return the message with this number, whose buffer is not that of any of the 2 * _POSTED - 1 messages before it."""
     offset = number % (2 * _POSTED) * MESSAGE
     view[offset : offset + MESSAGE] = content.to_bytes(MESSAGE, "big")
     return Descriptor(OP_SENDRECV, (memory.segment(offset, MESSAGE),))

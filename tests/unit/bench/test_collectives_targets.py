@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks.collectives.bench import SIZES, table
-from benchmarks.collectives.measurements import BARRIER, PROTOCOLS, SIMULATED, moved
+from benchmarks.collectives.measurements import BARRIER, PROTOCOLS, SIMULATED, volume_of
 from benchmarks.collectives.targets import targets
 from benchmarks.harness.rows import Row
 
@@ -42,7 +42,7 @@ def test_a_table_lists_omitted_calls_with_the_data_they_would_move() -> None:
         Row(SIMULATED, CONTENDER, call, 256, "s", (0.001,), {"size_bytes": size})
         for call in ("Allreduce", "Alltoall")
         for size in sizes
-        if moved(call, 256, size) <= volume
+        if volume_of(call, 256, size) <= volume
     ]
     console = Console(width=100, file=StringIO())
 

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from benchmarks.harness.rows import Row
-from benchmarks.runs.leaks import MIN, Sample, growth, more_at_least
+from benchmarks.runs.leaks import MIN, Sample, growth, minimum_increase
 from benchmarks.runs.process_watch import NODES
 from benchmarks.runs.storm import DESCRIPTORS, LEFT, MEMORY, MESSAGES
 from benchmarks.runs.targets import STEADY, leaks
@@ -69,11 +69,11 @@ def test_too_few_samples_are_rejected() -> None:
 
 
 def test_a_lasting_descriptor_is_detected_and_a_short_lived_one_is_not() -> None:
-    assert more_at_least(samples_of([11 + (second > 38) for second in range(SECONDS)])) == 1
-    assert more_at_least(samples_of([11 + 12 * (second % 3 == 0) for second in range(SECONDS)])) == 0
-    assert more_at_least(samples_of([11 - (second > 50) for second in range(SECONDS)])) == -1
+    assert minimum_increase(samples_of([11 + (second > 38) for second in range(SECONDS)])) == 1
+    assert minimum_increase(samples_of([11 + 12 * (second % 3 == 0) for second in range(SECONDS)])) == 0
+    assert minimum_increase(samples_of([11 - (second > 50) for second in range(SECONDS)])) == -1
     with pytest.raises(ValueError, match="too few to tell a leak"):
-        more_at_least([(0.0, 1.0), (1.0, 1.0)])
+        minimum_increase([(0.0, 1.0), (1.0, 1.0)])
 
 
 def row(measure: str, value: float, **settings: object) -> Row:
