@@ -17,7 +17,7 @@ MAX_ENTRIES: Final = 16_384
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of Open-MX. The defaults are those of Open-MX's sources (`omx_lib.h`, `omx_pull.c`), except where marked
-    as ours. Raises ValueError for an invalid value.
+    as ours. Raises ValueError for an invalid value, whose text is "VALUE: ALLOWED", since a run shows both parts separately.
 
     tick: period of the library's clock in nanoseconds, and the maximum delay of an acknowledgement. resend: ticks after
     which an unacknowledged message is resent. resends: maximum retransmissions before the partner is unreachable; 0: no

@@ -14,7 +14,8 @@ MAX_TIME: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of a VIA provider. The specification has none of them. Raises ValueError for an invalid value.
+    """Settings of a VIA provider. The specification has none of them. Raises ValueError for an invalid value, whose text is
+    "VALUE: ALLOWED", since a run shows both parts separately.
 
     reliability: highest reliability level of the provider: 4 (reliable reception), 2 (reliable delivery) or 1
     (unreliable, as M-VIA). window: maximum unacknowledged frames of a connection. acknowledge: frames after which a
@@ -53,10 +54,10 @@ class Settings:
         for name in self.__slots__:
             value = getattr(self, name)
             if type(value) is not int:
-                raise ValueError(f"{name} must be a whole number, got {value!r}")
+                raise ValueError(f"{name} = {value!r}: a whole number")
         levels = [int(level) for level in Reliability]
         if self.reliability not in levels:
-            raise ValueError(f"reliability must be one of {levels}, got {self.reliability}")
+            raise ValueError(f"reliability = {self.reliability}: one of {levels}")
         limits = {
             "window": (1, 1 << 15), "acknowledge": (1, self.window), "longest_timeout": (self.timeout, MAX_TIME),
             "timeout": (1, MAX_TIME), "give_up": (0, MAX_TIME), "slots": (8, MAX_SLOTS),
@@ -68,4 +69,4 @@ class Settings:
         for name, (minimum, maximum) in limits.items():
             value = getattr(self, name)
             if not minimum <= value <= maximum:
-                raise ValueError(f"{name} must be {minimum} to {maximum}, got {value}")
+                raise ValueError(f"{name} = {value}: {minimum} to {maximum}")

@@ -105,6 +105,21 @@ def test_invalid_settings_of_am2_are_description_errors() -> None:
         pingpong({"frames": 0}, "am2")
 
 
+@pytest.mark.parametrize(
+    ("protocol", "firmware", "message"),
+    [
+        ("via", {"window": 0}, "found window = 0, expected 1 to 32768"),
+        ("via", {"reliability": 3}, r"found reliability = 3, expected one of \[1, 2, 4\]"),
+        ("openmx", {"tick": 1}, "found tick = 1, expected 1000 to"),
+    ],
+)
+def test_invalid_settings_of_via_and_openmx_are_description_errors(
+    protocol: str, firmware: dict[str, object], message: str
+) -> None:
+    with pytest.raises(DescriptionError, match=message):
+        pingpong(firmware, protocol)
+
+
 def test_settings_of_a_kernel_protocol_are_rejected() -> None:
     with pytest.raises(UnsupportedError, match="the firmware of tcp has no settings"):
         testbed.run(Description.star(2), "pingpong", protocol="tcp", mode="live", firmware={"unit": 3})
