@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
@@ -22,8 +23,8 @@ SUCCESS: Final = (0, 8, INVALID)
 """Exit codes of successful commands; the last two: the verdict is "degraded", "invalid"."""
 MAX_ATTEMPTS: Final = 3
 """Attempts of a command whose verdict is "invalid" because the machine was too busy; a reader would repeat it, too."""
-TIMEOUT: Final = 100
-"""Seconds for a page."""
+TIMEOUT: Final = 280
+"""Seconds for a page; a test of pages may take a little longer."""
 
 _BLOCK: Final = re.compile(r"^(`{3,})(\w+)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _MARK: Final = "-- step of the page"
@@ -120,7 +121,7 @@ def follow(page: Path, folder: Path, enter: Sequence[str] = ()) -> int:
         # A file: programs that keep running in nodes would keep a pipe open.
         with (folder / ".printed").open("w+") as printed:
             shell = [*enter, "bash", "-c", "\n".join(script)]
-            subprocess.run(shell, cwd=folder, env=environment, stdout=printed, timeout=TIMEOUT, check=False)
+            _run_shell(shell, folder, environment, printed)
             printed.seek(0)
             report = printed.read().split(f"\n{_MARK} ")[1:]
     finally:
@@ -132,6 +133,16 @@ def follow(page: Path, folder: Path, enter: Sequence[str] = ()) -> int:
         _check(step, output.partition("\n")[2], int(code.removeprefix("= ")))
     assert len(codes) == len(page_steps)
     return len(page_steps)
+
+
+def _run_shell(shell: Sequence[str], folder: Path, environment: Mapping[str, str], printed: IO[str]) -> None:
+    """Run a shell; kill it with the command that it waits for after TIMEOUT."""
+    with subprocess.Popen(shell, cwd=folder, env=environment, stdout=printed, start_new_session=True) as process:
+        try:
+            process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
 
 
 def _check(step: Step, output: str, code: int) -> None:

@@ -54,10 +54,10 @@ def test_a_scenario_with_commands_needs_no_root(home: Path) -> None:
             Pause(on="@client", at="100ms", for_="100ms"),
             Restart(on="n1", at="300ms"),
             Flap(on="n2", at="400ms", for_="100ms"),
-            Impair(on="n1", from_="600ms", to="2s", loss="50%"),
+            Impair(on="n1", from_="600ms", to="4s", loss="50%"),
         )
         cluster = Cluster.star(2, tags={"client": ["n2"]})
-        commands = [("n1", "sleep 1.5"), ("@client", "ping -q -i 0.2 -w 3 n1; true")]
+        commands = [("n1", "sleep 1.5"), ("@client", "ping -q -i 0.2 -w 5 n1; true")]
         folder = home.parent / "commands"
         run_commands(cluster, commands, scenario=Scenario(faults=faults), output=folder / "run")
         counted = fault_counters(folder)

@@ -23,6 +23,7 @@ UNEXECUTED = {"text", "ini", "sh", "yaml"}
     "root", "tshark", "redis-server", "redis-benchmark", "postgresql", "ssh", "sshd", "openssl", "mpirun", "mpi4py"
 )
 @pytest.mark.usefixtures("machine")
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).with_suffix("").as_posix())
 def test_a_page_runs_as_written(page: Path, tmp_path: Path) -> None:
     assert follow(page, tmp_path) >= 1

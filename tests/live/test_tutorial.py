@@ -13,6 +13,7 @@ from tests.live.machine_state import eventually
 from tests.live.machines_lab import lab
 
 pytestmark = [
+    pytest.mark.timeout(300),
     pytest.mark.requires("root", "ping"),
     pytest.mark.usefixtures("machine"),
 ]
