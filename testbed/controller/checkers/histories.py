@@ -141,16 +141,16 @@ class Histories:
 def read_histories(folder: Path, names: Sequence[str]) -> Histories:
     """Read a run's folder ``history``, with one file for each node. names: by rank. A node without a file has no transfers.
     Raises BrokenFileError, which names the line."""
-    return _histories({name: read_numbered(folder / f"{name}.jsonl") for name in names}, folder)
+    return _build_histories({name: read_numbered(folder / f"{name}.jsonl") for name in names}, folder)
 
 
 def histories_of(events: Mapping[str, Iterable[Mapping[str, Any]]], folder: str = "history") -> Histories:
     """Convert events by node, in the order of ranks. A transfer without its start is left out, since its line may have been
     truncated. Raises BrokenFileError for an invalid event."""
-    return _histories({name: enumerate(node_events, 1) for name, node_events in events.items()}, Path(folder))
+    return _build_histories({name: enumerate(node_events, 1) for name, node_events in events.items()}, Path(folder))
 
 
-def _histories(events: Mapping[str, Iterable[tuple[int, Mapping[str, Any]]]], folder: Path) -> Histories:
+def _build_histories(events: Mapping[str, Iterable[tuple[int, Mapping[str, Any]]]], folder: Path) -> Histories:
     names = list(events)
     histories = Histories(names)
     for rank, name in enumerate(names):
@@ -185,7 +185,7 @@ def _read_node(histories: Histories, rank: int, events: Iterable[tuple[int, Mapp
             else:
                 receives.append(transfer)
         elif kind == COLLECTIVE:
-            collectives.append(_collective(histories.names[rank], event))
+            collectives.append(_build_collective(histories.names[rank], event))
         elif number in by_number:
             transfer = by_number[number]
             if kind != "cancelled":
@@ -213,7 +213,7 @@ def _start_transfer(
     return Send(*common, receiver=receiver, digest=event["digest"])
 
 
-def _collective(node: str, event: Mapping[str, Any]) -> Collective:
+def _build_collective(node: str, event: Mapping[str, Any]) -> Collective:
     ranks = event.get("ranks")
     return Collective(
         node,

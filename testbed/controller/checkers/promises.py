@@ -38,7 +38,7 @@ from testbed.controller.checkers.disturbances import (
 )
 from testbed.controller.checkers.histories import PENDING, Histories, Receive, Send
 from testbed.controller.checkers.message_matching import Pairing, match_messages
-from testbed.controller.checkers.unreceived import LastNotifications, Restarts, UnmatchedReceives, sort_by_proof
+from testbed.controller.checkers.unreceived import LastNotifications, Restarts, UnmatchedReceives, sort_followed_first
 
 BOUND: Final = 10.0
 """Default bound of recovery, seconds: many times the longest retransmission timeout of the testbed's protocols."""
@@ -102,10 +102,10 @@ class _HistoryChecker:
         self._checks = {name: Check(name, unit) for name, unit in UNITS.items()}
         self._ambiguities: list[Ambiguity] = []
         self._receive_of = dict((*self._pairing.pairs, *self._pairing.changed))
-        self._waiting: list[list[Receive]] = [
+        self._waiting_receives: list[list[Receive]] = [
             [receive for receive in receives if receive.is_pending] for receives in histories.receives
         ]
-        self._failed: list[list[Receive]] = [
+        self._failed_receives: list[list[Receive]] = [
             [receive for receive in receives if receive.error and receive.source < 0] for receives in histories.receives
         ]
         # Frames lost by an outage of the testbed's own processes are no violations.
@@ -139,8 +139,8 @@ class _HistoryChecker:
                 f"{receive} got {receive.received_size} bytes from rank {receive.source}, tag {receive.received_tag}, that "
                 "were not sent, or were sent less often than received"
             )
-        for late, early in pairing.overtaken:
-            checks[ORDER].add_violation(f"{early} was received before {late}, which was sent earlier")
+        for overtaken, overtaking in pairing.overtaken:
+            checks[ORDER].add_violation(f"{overtaking} was received before {overtaken}, which was sent earlier")
         for send, receive in pairing.changed:
             checks[CONTENT].add_violation(
                 f"{send} was received by {receive} with another content, {receive.received_size} bytes"
@@ -155,7 +155,7 @@ class _HistoryChecker:
         """Judge the messages that were not received: lost, ambiguous, or explained."""
         unmatched = UnmatchedReceives(self._histories, lambda receive: receive.abandoned or self._is_excused(receive))
         notifications = LastNotifications(self._histories)
-        for send, following in sort_by_proof(self._pairing.missing):
+        for send, following in sort_followed_first(self._pairing.missing):
             if send.is_complete:
                 self._check_complete_send(send, following, unmatched, notifications)
             else:
@@ -169,9 +169,9 @@ class _HistoryChecker:
             self._count("may be lost with a process of the testbed that died")
             return
         explains = self._restarts.explains
-        excused = explains(send, following.ended) if following is not None else explains(send)
-        receive = unmatched.claim(send, following) if not excused else None
-        if excused or (receive is not None and not receive.is_pending):
+        is_explained = explains(send, following.ended) if following is not None else explains(send)
+        receive = unmatched.claim(send, following) if not is_explained else None
+        if is_explained or (receive is not None and not receive.is_pending):
             self._count("may be lost with a node's memory or a failed receive")
         elif receive is not None:
             if self._has_waited(send, receive, notifications):
@@ -204,7 +204,7 @@ class _HistoryChecker:
 
     def _check_incomplete_send(self, send: Send, following: Receive | None) -> None:
         """Add an ambiguity for a message without a receive whose send did not complete."""
-        waiting, failed = _matching(send, self._waiting), _matching(send, self._failed)
+        waiting, failed = _matching(send, self._waiting_receives), _matching(send, self._failed_receives)
         if failed is not None:
             self._add_ambiguity(send, "unknown", f"{failed} failed, and may have received it")
         elif self._restarts.lost_memory(send.receiver, send.started):
@@ -254,11 +254,11 @@ class _HistoryChecker:
                     check.add_violation(f"{receive} failed ({receive.error}), and no fault excuses it")
 
     def check_progress(self) -> None:
-        """Check that messages whose sends were pending at the end did not wait too long with a matching receive, each with
-        another one."""
+        """Check that no message whose send was pending at the end waited too long together with a matching receive. Each
+        receive counts for one message."""
         check, ending = self._checks[PROGRESS], self._circumstances.ending
         check.checked = sum(not send.is_pending for sends in self._histories.sends for send in sends)
-        waiting = [list(receives) for receives in self._waiting]
+        waiting = [list(receives) for receives in self._waiting_receives]
         for send in (send for sends in self._histories.sends for send in sends if send.is_pending):
             check.checked += 1
             if not 0 <= send.peer < len(waiting):

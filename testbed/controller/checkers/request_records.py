@@ -104,15 +104,15 @@ class RequestRecords:
 def read_requests(folder: Path, names: Sequence[str]) -> RequestRecords:
     """Read a run's folder ``history``, with one file for each node. names: by rank. Raises BrokenFileError, which names the
     line."""
-    return _records({name: read_numbered(folder / f"{name}.jsonl") for name in names}, folder)
+    return _build_records({name: read_numbered(folder / f"{name}.jsonl") for name in names}, folder)
 
 
 def requests_of(recorded: Mapping[str, Iterable[Mapping[str, Any]]], folder: str = "history") -> RequestRecords:
     """Convert events by node, in the order of ranks. Raises BrokenFileError for an invalid event."""
-    return _records({name: enumerate(node_events, 1) for name, node_events in recorded.items()}, Path(folder))
+    return _build_records({name: enumerate(node_events, 1) for name, node_events in recorded.items()}, Path(folder))
 
 
-def _records(recorded: Mapping[str, Iterable[tuple[int, Mapping[str, Any]]]], folder: Path) -> RequestRecords:
+def _build_records(recorded: Mapping[str, Iterable[tuple[int, Mapping[str, Any]]]], folder: Path) -> RequestRecords:
     records = RequestRecords(list(recorded))
     for rank, (name, lines) in enumerate(recorded.items()):
         _NodeReader(records, rank, folder / f"{name}.jsonl").read(lines)
@@ -175,7 +175,7 @@ class _NodeReader:
             life.unhandled = {endpoint: (requests, answers) for endpoint, requests, answers in event["unhandled"]}
             life.ended = clock
 
-    def _request(self, name: RequestName) -> Request:
+    def _find_or_add_request(self, name: RequestName) -> Request:
         names, requests = self._records.names, self._records.requests
         if name not in requests:
             sender = names[name.node] if 0 <= name.node < len(names) else f"node {name.node}"
@@ -186,30 +186,30 @@ class _NodeReader:
         return RequestName(self._rank, self._lives[-1].number, event["endpoint"], event["n"])
 
     def _add_request(self, event: Mapping[str, Any], location: str) -> None:
-        request, names, peer = self._request(self._own_name(event)), self._records.names, event["peer"]
-        request.sent = _message(event, location)
+        request, names, peer = self._find_or_add_request(self._own_name(event)), self._records.names, event["peer"]
+        request.sent = _build_message(event, location)
         request.receiver = names[peer] if 0 <= peer < len(names) else f"node {peer}"
         request.destination = peer, event["peer_endpoint"]
         self._open[event["endpoint"], event["n"]] = request
 
     def _add_end(self, event: Mapping[str, Any], location: str) -> None:
-        reply = _message(event, location) if event["what"] == events.REPLIED else None
+        reply = _build_message(event, location) if event["what"] == events.REPLIED else None
         endpoint = event["peer"], event["peer_endpoint"]
         end = RequestEnd(event["clock_ns"], location, endpoint, event.get("error", ""), reply)
-        self._request(self._own_name(event)).ends.append(end)
+        self._find_or_add_request(self._own_name(event)).ends.append(end)
         self._open.pop((event["endpoint"], event["n"]), None)
 
     def _add_handling(self, event: Mapping[str, Any], location: str) -> None:
         name = RequestName(event["peer"], event["life"], event["peer_endpoint"], event["n"])
         key = event["endpoint"], name
         if event["what"] == events.HANDLED:
-            handling = self._handlings[key] = Handling((self._rank, event["endpoint"]), _message(event, location))
-            self._request(name).handlings.append(handling)
+            handling = self._handlings[key] = Handling((self._rank, event["endpoint"]), _build_message(event, location))
+            self._find_or_add_request(name).handlings.append(handling)
         elif key in self._handlings and event["what"] == events.REPLY:
-            self._handlings[key].reply = _message(event, location)
+            self._handlings[key].reply = _build_message(event, location)
         elif key in self._handlings:
             self._handlings[key].reply_returned = event["clock_ns"]
 
 
-def _message(event: Mapping[str, Any], location: str) -> Message:
+def _build_message(event: Mapping[str, Any], location: str) -> Message:
     return Message(event["clock_ns"], location, event["handler"], event["bytes"], event["digest"])

@@ -139,6 +139,6 @@ class LastNotifications:
         return self._times[receive.rank, receive.life]
 
 
-def sort_by_proof(missing: Sequence[tuple[Send, Receive | None]]) -> list[tuple[Send, Receive | None]]:
+def sort_followed_first(missing: Sequence[tuple[Send, Receive | None]]) -> list[tuple[Send, Receive | None]]:
     """Sort messages so that those with a later received message come first."""
     return sorted(missing, key=lambda entry: entry[1] is None)

@@ -85,7 +85,7 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = F
     frame_time = 0
     if impairment.rate and not bucket:
         frame_time = wire_size(impairment, MIN_SIZE) * BITS // impairment.rate
-    delays, delay_unpredictable = _delays(impairment, texts)
+    delays, delay_unpredictable = _expected_delays(impairment, texts)
     delays = tuple(delay + frame_time for delay in delays)
     if impairment.rate_trace:
         delay_unpredictable = delay_unpredictable or "the times of a rate trace decide when frames pass"
@@ -99,19 +99,19 @@ def expect(impairment: Impairment, texts: Mapping[str, str], *, bucket: bool = F
             )
     return Expectation(
         delays,
-        _loss(impairment),
+        _expected_loss(impairment),
         Chance(impairment.corrupt),
         Chance(impairment.duplicate),
         reorder,
         impairment.rate,
-        _queue(impairment),
+        _queue_size(impairment),
         skip_below,
         delay_unpredictable,
         "the rate of a trace varies" if impairment.rate_trace else "",
     )
 
 
-def _delays(impairment: Impairment, texts: Mapping[str, str]) -> tuple[tuple[int, ...], str]:
+def _expected_delays(impairment: Impairment, texts: Mapping[str, str]) -> tuple[tuple[int, ...], str]:
     delay, jitter, path = impairment.delay, impairment.jitter, impairment.jitter_file
     if path and path not in texts:
         return (delay,), f"{path} cannot be read"
@@ -123,13 +123,13 @@ def _delays(impairment: Impairment, texts: Mapping[str, str]) -> tuple[tuple[int
     if not jitter:
         return (delay,), ""
     if impairment.distribution in ("", "uniform"):
-        deviations = _uniform(jitter)
+        deviations = _uniform_deviations(jitter)
     else:
-        deviations = tuple((jitter * value + SCALE // 2) // SCALE for value in _table(impairment, texts))
+        deviations = tuple((jitter * value + SCALE // 2) // SCALE for value in _jitter_table(impairment, texts))
     return tuple(max(0, delay + deviation) for deviation in deviations), ""
 
 
-def _table(impairment: Impairment, texts: Mapping[str, str]) -> tuple[int, ...]:
+def _jitter_table(impairment: Impairment, texts: Mapping[str, str]) -> tuple[int, ...]:
     match impairment.distribution:
         case "normal":
             return normal_table()
@@ -140,12 +140,12 @@ def _table(impairment: Impairment, texts: Mapping[str, str]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=64)
-def _uniform(jitter: int) -> tuple[int, ...]:
+def _uniform_deviations(jitter: int) -> tuple[int, ...]:
     last = _POINTS - 1
     return tuple(round((2 * index / last - 1) * jitter) for index in range(_POINTS))
 
 
-def _loss(impairment: Impairment) -> Chance:
+def _expected_loss(impairment: Impairment) -> Chance:
     lost, inflation = impairment.loss, 1.0
     if impairment.gemodel:
         lost += (1 - lost) * long_run_loss(impairment.gemodel)
@@ -161,7 +161,7 @@ def _loss(impairment: Impairment) -> Chance:
     return Chance(lost, inflation)
 
 
-def _queue(impairment: Impairment) -> int:
+def _queue_size(impairment: Impairment) -> int:
     """Return the queue's size in bytes of probes."""
     if impairment.queue_frames:
         return impairment.queue_frames * MIN_SIZE

@@ -59,17 +59,19 @@ def probe_part(
 
     try:
         with ExitStack() as stack:
-            half = _Half(stack, run, {d["number"]: port(d) for d in outgoing}, {d["number"]: port(d) for d in incoming})
+            probes = _MachineProbes(
+                stack, run, {d["number"]: port(d) for d in outgoing}, {d["number"]: port(d) for d in incoming}
+            )
             dialogue.barrier(_OPEN)
-            half.send({d["number"]: (d["interval"], d["burst"]) for d in outgoing}, seconds)
+            probes.send({d["number"]: (d["interval"], d["burst"]) for d in outgoing}, seconds)
             dialogue.barrier(_SENT)
-            half.listen(linger)
-            return half.result()
+            probes.listen(linger)
+            return probes.result()
     except FileNotFoundError as error:
         raise KernelError(f"a namespace of the cluster is gone: {error.filename}") from error
 
 
-class _Half:
+class _MachineProbes:
     """Taps and senders of one machine, with the sent and received probes. sources, sinks: ports by direction."""
 
     def __init__(

@@ -103,7 +103,7 @@ class _ProbedPath:
 def _choose_directions(store: Store, state: State, target: Target) -> list[_ProbedPath]:
     """Choose the directions of links that have interfaces at both ends."""
     layout = state.layout
-    links = [link for link in _links(state, target) if not link.model]
+    links = [link for link in _target_links(state, target) if not link.model]
     directions = [
         (link, direction) for link in links for direction in BOTH if _is_probed(state, target, link, direction)
     ]
@@ -130,7 +130,7 @@ def _choose_routed(state: State, target: Target) -> list[_ProbedPath]:
     routed = routed_links(layout)
     probed_links = {
         link.name
-        for link in _links(state, target)
+        for link in _target_links(state, target)
         if any(_is_probed(state, target, link, direction) for direction in BOTH)
     }
     paths = routed_paths(layout, [link for link in routed if link.name in probed_links])
@@ -154,7 +154,7 @@ def _choose_routed(state: State, target: Target) -> list[_ProbedPath]:
     return chosen
 
 
-def _links(state: State, target: Target) -> list[Link]:
+def _target_links(state: State, target: Target) -> list[Link]:
     """Return the links of the target, without links to other machines."""
     if target is None or isinstance(target, str):
         links = links_of(state.layout, "all" if target is None else target)

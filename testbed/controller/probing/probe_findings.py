@@ -44,10 +44,10 @@ class Subject:
 def judge(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
     """Judge the probes of one direction."""
     return [
-        *_delays(subject, result, table),
-        *_jitter(subject, result, table),
-        *_chances(subject, result, table),
-        *_rate(subject, result, table),
+        *_delay_findings(subject, result, table),
+        *_jitter_findings(subject, result, table),
+        *_share_findings(subject, result, table),
+        *_rate_findings(subject, result, table),
     ]
 
 
@@ -88,7 +88,7 @@ def _delay_unpredictable(subject: Subject, result: ProbeResult) -> str:
     return ""
 
 
-def _delays(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+def _delay_findings(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
     expectation, delays = subject.expectation, result.delays
     quantiles = {"delay min": 0.0, "delay p50": 0.5, "delay p99": 0.99}
     unpredictable = _delay_unpredictable(subject, result)
@@ -135,7 +135,7 @@ def _reordering_reason(expectation: Expectation, result: ProbeResult) -> str:
     return f"but {early} of {result.skipped + early} frames may have skipped the delay and then been late"
 
 
-def _jitter(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+def _jitter_findings(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
     """Judge the interquartile range and the distribution of the delay. Frames may be late by the tolerance of the median
     delay."""
     expectation, delays = subject.expectation, result.delays
@@ -187,23 +187,23 @@ def _jitter(subject: Subject, result: ProbeResult, table: Table) -> list[Finding
 # Shares of frames
 
 
-def _chances(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+def _share_findings(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
     expectation = subject.expectation
     lost = result.sent - result.arrived
-    findings = [_chance(subject, "loss", lost, result.sent, expectation.loss, result, table)]
+    findings = [_share_finding(subject, "loss", lost, result.sent, expectation.loss, result, table)]
     for name, hits, chance in (
         ("duplicate", result.duplicates, expectation.duplicate),
         ("corrupt", result.corrupted, expectation.corrupt),
         ("reorder", result.skipped, expectation.reorder),
     ):
         if chance.share or chance.unpredictable or hits or name == "duplicate":
-            findings.append(_chance(subject, name, hits, result.arrived, chance, result, table))
+            findings.append(_share_finding(subject, name, hits, result.arrived, chance, result, table))
     if not expectation.reorder.share:
-        findings.append(_order(subject, result, table))
+        findings.append(_order_finding(subject, result, table))
     return findings
 
 
-def _chance(
+def _share_finding(
     subject: Subject, name: str, hits: int, samples: int, chance: Chance, result: ProbeResult, table: Table
 ) -> Finding:
     """Judge a share of frames by its confidence interval."""
@@ -251,7 +251,7 @@ def _deviation(expected: float, low: float, high: float) -> str:
     return f"consistent with {low:.3%} to {high:.3%}, not with {expected:.3%}"
 
 
-def _order(subject: Subject, result: ProbeResult, table: Table) -> Finding:
+def _order_finding(subject: Subject, result: ProbeResult, table: Table) -> Finding:
     if not result.arrived:
         return _finding(subject, "order", 0, None, table, Grade.UNDECIDED, "no probe arrived")
     share = result.overtaken / result.arrived
@@ -267,7 +267,7 @@ def _order(subject: Subject, result: ProbeResult, table: Table) -> Finding:
 # Rate
 
 
-def _rate(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
+def _rate_findings(subject: Subject, result: ProbeResult, table: Table) -> list[Finding]:
     expectation, plan, train_result = subject.expectation, subject.plan, result.train
     expected = expectation.rate
     if not expected and not plan.no_train:

@@ -133,7 +133,7 @@ def read_repetition(folder: Path, number: int = 0, workload: Form | None = None)
         failed = frozenset({RUN_ERROR})
     layout = read_layout(folder)
     layout = _resolve_files(
-        replace(layout, seed=int(request["seed"]) + number - 1), _base(str(request.get("origin", "")))
+        replace(layout, seed=int(request["seed"]) + number - 1), _base_directory(str(request.get("origin", "")))
     )
     scenario = load(folder / "scenario.toml") if request.get("scenario") else None
     repetition_folder = folder / f"repeat-{number}" if numbers else folder
@@ -244,7 +244,7 @@ def _run_again(
         if mode == "live":
             target = stack.enter_context(_bring_up(repetition.layout, log if records is not None else None))
         elif records is not None:
-            target = _without_chance(repetition.layout)
+            target = _layout_without_chance(repetition.layout)
         try:
             run(
                 target, repetition.form, protocol=request["protocol"], codec=request.get("codec", "generated"), mode=mode,
@@ -304,7 +304,7 @@ def _bring_up(layout: Layout, log: Path | None) -> Iterator[RunningCluster]:
         yield cluster
 
 
-def _without_chance(layout: Layout) -> Layout:
+def _layout_without_chance(layout: Layout) -> Layout:
     links = [
         replace(link, forward=without_chance(link.forward), backward=without_chance(link.backward))
         for link in layout.links
@@ -325,5 +325,5 @@ def _resolve_files(layout: Layout, base: Path) -> Layout:
     return replace(layout, links=tuple(links))
 
 
-def _base(origin: str) -> Path:
+def _base_directory(origin: str) -> Path:
     return Path(origin).parent if os.path.isfile(origin) else Path.cwd()

@@ -129,7 +129,7 @@ def run_environment(packages: Collection[str] = _PACKAGES) -> Mapping[str, objec
     whose versions are included."""
     return {
         "kernel": f"{platform.release()} {platform.version()}",
-        "cpu": _processor(),
+        "cpu": _processor_name(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "load_average": os.getloadavg()[0],
@@ -139,7 +139,7 @@ def run_environment(packages: Collection[str] = _PACKAGES) -> Mapping[str, objec
     }
 
 
-def _processor() -> str:
+def _processor_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -129,7 +129,7 @@ def run(
     check = _resolve_check(given["check"], chosen, protocol, nic_protocol, history)
     shared = _are_shared(nics, mode, codec, protocol, nic_protocol)
     factor = _dilation_factor(mode, given["dilate"], nic_protocol)
-    prices = _prices(given["profile"], mode, nic_protocol)
+    prices = _resolve_prices(given["profile"], mode, nic_protocol)
     queue_count, steering = given["queues"], given["steering"]
     queues = ReceiveQueues()
     if mode == "live":
@@ -161,7 +161,7 @@ def run(
     with contextlib.ExitStack() as stack:
         directory = output or stack.enter_context(temporary_directory("run"))
         folder = stack.enter_context(record_run(Path(directory), request, target))
-        players = _players(scenario, timeout, folder, factor, prices, target.spread is not None)
+        players = _build_players(scenario, timeout, folder, factor, prices, target.spread is not None)
         companions = (*given["companions"], *(player for player in players if isinstance(player, Companion)))
         checker = _repetition_checker(check, chosen, folder, target, patience, (*given["companions"], *players))
         plan = Plan(
@@ -210,9 +210,11 @@ class _Series:
             for player in self.players:
                 preparations.enter_context(player.prepared(running, self.repeat))
             outages = _process_outages(running, self.plan.dilate)
-            return [self._repetition(number, running, outages) for number in range(1, self.repeat + 1)]
+            return [self._execute_repetition(number, running, outages) for number in range(1, self.repeat + 1)]
 
-    def _repetition(self, number: int, running: RunningCluster | None, outages: OutageJudge | None) -> Execution:
+    def _execute_repetition(
+        self, number: int, running: RunningCluster | None, outages: OutageJudge | None
+    ) -> Execution:
         on_progress, checker, folder = self.plan.on_progress, self.checker, self.folder
         if self.target.spread is not None:
             from testbed.controller.verdict.machine_outages import MachineOutages
@@ -234,7 +236,7 @@ class _Series:
                     for player in self.players:
                         player.seed = plan.seed
                     with errors_naming_changed_frames(files.folder, folder.path):
-                        execution = self._execute(running, plan, files, outages)
+                        execution = self._execute_in_mode(running, plan, files, outages)
                 finally:
                     for player in self.players:
                         player.close()
@@ -243,7 +245,7 @@ class _Series:
         folder.add_event("repetition ends", number=number)
         return execution if checker is None else checker.add_to(execution)
 
-    def _execute(
+    def _execute_in_mode(
         self, running: RunningCluster | None, plan: Plan, files: RepetitionFiles, outages: OutageJudge | None
     ) -> Execution:
         """Execute a repetition. Each mode is imported only when it is used."""
@@ -318,7 +320,7 @@ def _resolve_check(
     return check
 
 
-def _prices(profile: str | Path | Profile | Mapping[str, Any], mode: Mode, protocol: Protocol) -> Profile:
+def _resolve_prices(profile: str | Path | Profile | Mapping[str, Any], mode: Mode, protocol: Protocol) -> Profile:
     """Return the profile of NICs and hosts. Raises UnsupportedError for a profile with costs in mode live."""
     prices = profile_of(profile, protocol)
     if mode == "live" and not prices.is_zero_cost:
@@ -535,7 +537,7 @@ def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Proto
     return True
 
 
-def _players(
+def _build_players(
     scenario: Scenario | None, timeout: float, folder: RunFolder, factor: int, prices: Profile, on_machines: bool
 ) -> tuple[ScenarioPlayer | SpreadScenario, ...]:
     """Return the player of a scenario, if there is one."""

@@ -71,12 +71,12 @@ def simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> 
     Raises ProgramError with the node's name and a traceback; StalledError if programs wait forever, or for longer than
     plan.timeout of virtual time; RunTimeoutError after plan.timeout of real time.
     """
-    with _large_garbage_collected():
+    with _collect_large_garbage():
         return _simulate(layout, base, plan, files)
 
 
 @contextlib.contextmanager
-def _large_garbage_collected() -> Iterator[None]:
+def _collect_large_garbage() -> Iterator[None]:
     """Collect garbage at the end if the run has left much memory. The objects of a simulation refer to each other, so that
     only the collector frees them, by default after many more runs: large runs in one process would fill the memory."""
     before = _resident_memory()
@@ -149,7 +149,7 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
         with (
             contextlib.redirect_stdout(output),
             contextlib.redirect_stderr(output),
-            _exits_end_programs(simulation.loop),
+            _contain_exits(simulation.loop),
         ):
             try:
                 _run(simulation, plan.timeout, output, report_progress)
@@ -209,7 +209,7 @@ class _Interruption:
 
 
 @contextlib.contextmanager
-def _exits_end_programs(loop: Loop) -> Iterator[None]:
+def _contain_exits(loop: Loop) -> Iterator[None]:
     """Let `os._exit` in a program end that program with an error, as in namespaces, and not this process."""
     exit_process, process = os._exit, os.getpid()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from testbed.cluster.faults.injections import Injection, in_force
 from testbed.cluster.plan.link_decisions import decide
@@ -33,6 +34,18 @@ from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.problems import MismatchError, item
 from testbed.spec.scenario import Scenario, slow_fault
 from testbed.spec.selection import node_of
+
+_RESTARTING: Final = frozenset({"crash", "restart", "reset"})
+"""Kinds of random faults after which a program restarts."""
+
+_NO_RECONNECTION: Final = "a restarted program cannot restore connections of the kernel, which its peers still have"
+
+_NO_FIRMWARE: Final = "{kind}: this fault acts on a NIC's firmware, which commands do not have: use a workload on NICs"
+
+_NO_RESTARTS: Final = (
+    "{kind}: workload {workload} does not support restarts of a node's program: use workload churn, or your own with "
+    "supports_restarts = True"
+)
 
 
 def check(
@@ -77,14 +90,14 @@ def check(
         ]
         refusals += [f"  {name}: {reason}" for reason in _dilation_refusals(fault, factor)]
         if no_restarts and _restarts_program(fault):
-            refusals.append(f"  {name}: {_RESTARTS.format(kind=fault.kind, workload=no_restarts)}")
+            refusals.append(f"  {name}: {_NO_RESTARTS.format(kind=fault.kind, workload=no_restarts)}")
     random_kinds = scenario.random.kinds if scenario.random is not None else ()
     if over_kernel and _RESTARTING & set(random_kinds):
-        refusals.append(f"  random: {_CONNECTIONS}")
+        refusals.append(f"  random: {_NO_RECONNECTION}")
     if no_restarts and (restarting := sorted(_RESTARTING & set(random_kinds))):
-        refusals.append(f"  random: {_RESTARTS.format(kind=', '.join(restarting), workload=no_restarts)}")
+        refusals.append(f"  random: {_NO_RESTARTS.format(kind=', '.join(restarting), workload=no_restarts)}")
     if commands and "reset" in random_kinds:
-        refusals.append(f"  random: {_FIRMWARE.format(kind='reset')}")
+        refusals.append(f"  random: {_NO_FIRMWARE.format(kind='reset')}")
     if refusals:
         raise UnsupportedError("\n".join([f"{scenario.name} is not supported in {mode}:", *refusals]))
 
@@ -110,19 +123,6 @@ def restarts_nics(scenario: Scenario) -> bool:
     """Whether a scenario restarts NICs, or may do so at random."""
     random_kinds = scenario.random.kinds if scenario.random is not None else ()
     return bool(_RESTARTING & set(random_kinds)) or any(_restarts_program(fault) for fault in scenario.faults)
-
-
-_RESTARTING = frozenset({"crash", "restart", "reset"})
-"""Kinds of random faults after which a program restarts."""
-
-_CONNECTIONS = "a restarted program cannot restore connections of the kernel, which its peers still have"
-
-_FIRMWARE = "{kind}: this fault acts on a NIC's firmware, which commands do not have: use a workload on NICs"
-
-_RESTARTS = (
-    "{kind}: workload {workload} does not support restarts of a node's program: use workload churn, or your own with "
-    "supports_restarts = True"
-)
 
 
 def _check_nodes(fault: Fault, layout: Layout) -> None:
@@ -176,9 +176,9 @@ def _refusals(
     fault: Fault, layout: Layout, mode: str, over_kernel: bool, commands: bool, datapath: ConfiguredDatapath
 ) -> list[str]:
     if commands and isinstance(fault, Reset | Slow):
-        return [_FIRMWARE.format(kind=fault.kind)]
+        return [_NO_FIRMWARE.format(kind=fault.kind)]
     if over_kernel and _restarts_program(fault):
-        return [_CONNECTIONS]
+        return [_NO_RECONNECTION]
     if isinstance(fault, Traffic | Incast) and (framed := _framed(fault, layout)):
         return [f"{fault.kind}: {', '.join(framed)}: {next(iter(framed.values())).refusal}"]
     if mode == "sim":

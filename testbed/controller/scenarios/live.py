@@ -36,7 +36,7 @@ _PROGRAM_FAULTS = (Crash, Restart, Reset, Pause)
 """Faults that do not change the cluster."""
 
 _GRACE = 5.0
-"""Seconds after its end after which a fault that was not lifted ends by itself."""
+"""Seconds after the end of a fault, after which it ends by itself if it was not lifted."""
 
 
 @contextlib.contextmanager

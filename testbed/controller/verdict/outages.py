@@ -66,13 +66,13 @@ def find_outages(events: Iterable[Mapping[str, Any]], since: int = 0) -> list[Ou
         if action == "died":
             deaths[key] = event
         elif action == "restarted" and (death := deaths.pop(key, None)) is not None:
-            ended.append(_outage(*key, death, event))
+            ended.append(_build_outage(*key, death, event))
     return sorted(
-        [*ended, *(_outage(*key, death, None) for key, death in deaths.items())], key=lambda outage: outage.begin
+        [*ended, *(_build_outage(*key, death, None) for key, death in deaths.items())], key=lambda outage: outage.begin
     )
 
 
-def _outage(process: str, node: str, death: Mapping[str, Any], restart: Mapping[str, Any] | None) -> Outage:
+def _build_outage(process: str, node: str, death: Mapping[str, Any], restart: Mapping[str, Any] | None) -> Outage:
     subject = f"the {process}" + (f" of {node}" if node else "")
     pid = f" (process {death['pid']})" if death.get("pid") else ""
     code = death.get("code")

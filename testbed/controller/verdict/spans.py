@@ -57,7 +57,7 @@ def relay_findings(
     carried = [link for link in state.layout.links if state.datapaths.get(link.name) == "relay"]
     span = [event for event in events if event["clock"] >= before.clock]
     cut = links_taken_down(state, events, before.clock)
-    findings = _gaps(span, before, after, table, carried=bool(carried))
+    findings = _relay_gap_findings(span, before, after, table, carried=bool(carried))
     if after.relay is None:
         return [*findings, *_lost_before_healed(span, (), table)]
     ceiling = _forwarding_ceiling(before, after)
@@ -161,7 +161,7 @@ def links_taken_down(state: State, events: Sequence[Event], since: int) -> set[s
     return links
 
 
-def _gaps(
+def _relay_gap_findings(
     span: Sequence[Event], before: CounterSnapshot, after: CounterSnapshot, table: Table, *, carried: bool
 ) -> list[Finding]:
     findings = []
@@ -372,11 +372,11 @@ def count_overflowed(before: CounterSnapshot, after: CounterSnapshot, link: str,
 
 def had_active_rules(before: CounterSnapshot, after: CounterSnapshot, link: str, direction: str) -> bool:
     """Whether an injected rule decided a frame's fate in the span."""
-    now, earlier = _rules(after, link, direction), _rules(before, link, direction)
+    now, earlier = _relay_rules(after, link, direction), _relay_rules(before, link, direction)
     return any(rule["decided"] > earlier.get(name, {"decided": 0})["decided"] for name, rule in now.items())
 
 
-def _rules(snapshot: CounterSnapshot, link: str, direction: str) -> Mapping[str, Any]:
+def _relay_rules(snapshot: CounterSnapshot, link: str, direction: str) -> Mapping[str, Any]:
     rules: Mapping[str, Any] = {}
     if snapshot.relay is not None:
         rules = snapshot.relay["links"].get(link, {}).get(direction, {}).get("rules", {})
