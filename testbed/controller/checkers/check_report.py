@@ -35,7 +35,7 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class Ambiguity:
     """A message whose sender does not know whether it arrived. notification: the last one to the sender. outcome:
-    "delivered", "not delivered" or "unknown", according to the receiver. reason: for `outcome`."""
+    "delivered", "not delivered" or "unknown", according to the receiver. reason: reason for `outcome`."""
 
     message: str
     notification: str

@@ -78,7 +78,7 @@ class Request:
 
 @dataclass(slots=True)
 class ProgramLife:
-    """One life of a node's program. started, ended: nanoseconds; it ends with the program or by a restart. number:
+    """One life of a node's program. started, ended: nanoseconds; a life ends with the program or by a restart. number:
     incarnation of its NIC. is_graceful: whether `unhandled` was recorded at its end: numbers of unhandled requests and
     answers, by endpoint."""
 

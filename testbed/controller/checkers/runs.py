@@ -162,7 +162,7 @@ def _ending(error: Exception) -> tuple[Ending, int, bool]:
 
 
 def _node_deaths(error: Exception) -> Iterable[Disturbance]:
-    """Yield a crash of the nodes whose processes died unintendedly and so ended a run."""
+    """Yield a crash of the nodes whose processes died unexpectedly, if that ended the run."""
     if isinstance(error, NodeDiedError):
         yield Disturbance(CRASH, 0, nodes=frozenset(error.nodes), what=str(error).partition("\n")[0])
 

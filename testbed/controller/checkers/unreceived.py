@@ -82,8 +82,7 @@ class UnmatchedReceives:
         """Assign a matching receive to a message, and return it; None if there is none. before: the receive must be posted
         before this one, and in the same life."""
         visited: set[Receive] = set()
-        # Depth first: a receive for the message, then another receive for the message to which that one is assigned, and so
-        # on.
+        # Depth first: a receive for the message, then another receive for the message to which it is assigned, and so on.
         trail: list[tuple[Send, Receive | None, Iterator[Receive]]] = [(send, before, self._matching(send, before))]
         chosen: list[Receive] = []
         while trail:

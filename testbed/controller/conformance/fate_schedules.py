@@ -202,8 +202,7 @@ class Failure(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Tally:
     """Totals of schedules. executed: number of executed schedules. covered: number of schedules, with equivalent ones.
-    failures: the first failures. recovery: longest time from the last fault to the end of an
-    exchange, nanoseconds."""
+    failures: the first failures. recovery: longest time from the last fault to the end of an exchange, nanoseconds."""
 
     executed: int = 0
     covered: int = 0

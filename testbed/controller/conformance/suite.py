@@ -1,6 +1,6 @@
 """The conformance suite: a list of named checks of a protocol, each with its requirement.
 
-    from testbed.controller.conformance.suite import check
+    from testbed.controller.conformance.suite import State, check
 
     result = check("postcard", "wildcards")
     assert result.state is not State.FAILED, result.reason

@@ -1,1 +1,1 @@
-"""Probes: frames that measure what the directions of links do, and findings from them."""
+"""Probe frames that measure the directions of links, and the findings from them."""

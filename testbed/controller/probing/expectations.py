@@ -34,7 +34,7 @@ class Chance:
 
     @property
     def min_probes(self) -> int:
-        """Number of probes that detect a deviation of 20 %; 0 for a share of 0 or 1."""
+        """Number of probes that detect a deviation of 20 %; 0 for a share of 0 or 1, or an unpredictable one."""
         if self.unpredictable or self.share in (0.0, 1.0):
             return 0
         return statistics.required_samples(self.share, self.share * (1 - self.share) * self.inflation)

@@ -20,7 +20,7 @@ _MAX_CROSS_TRAFFIC: Final = 0.02  # as a share of the probes or of a train
 _MAX_CROSS_LOAD: Final = 0.05  # as a share of the rate; above it, probes wait behind other frames
 # Waiting time above which a frame was queued, beyond the delay of an isolated frame:
 _QUEUED_TIME: Final = 1_000_000  # ns, or half the queue's length if that is shorter
-_QUEUED_FRAME_TIMES: Final = 2  # at least
+_QUEUED_FRAME_TIMES: Final = 2  # frame times; the longer time counts
 _MAX_SKIPPED_LATE: Final = 3  # frames that may have skipped the delay and then been late
 _RULES_ACTIVE: Final = "fault rules decided fates of frames during the measurement, perhaps of these probes"
 
@@ -29,8 +29,7 @@ _RULES_ACTIVE: Final = "fault rules decided fates of frames during the measureme
 class Subject:
     """One probed direction with its expectation and its plan. approximations: features that the datapath implements only
     approximately, as requested; empty if it is exact. rules_active: whether fault rules decided fates of frames during the
-    measurement. overflow_count: number of frames that the queue dropped during the
-    measurement."""
+    measurement. overflow_count: number of frames that the queue dropped during the measurement."""
 
     link: str
     direction: str

@@ -1,1 +1,1 @@
-"""One run of a workload or of commands: where, with what, and what its folder keeps."""
+"""Runs of workloads and of commands: their options, targets, execution and folders."""

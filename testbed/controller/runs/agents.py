@@ -1,7 +1,9 @@
-"""Host programs on NICs of a cluster that is up::
+"""Host programs on NICs of a cluster that is up.
 
-with agents(cluster, emp.plug(), emp.ETHERTYPE, {"n1": ping, "n2": pong}) as run:
-    print(run.wait(10).results["n1"])
+::
+
+    with agents(cluster, emp.plug(), emp.ETHERTYPE, {"n1": ping, "n2": pong}) as run:
+        print(run.wait(10).results["n1"])
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ __all__ = ["LISTEN_TIMEOUT", "Command", "CommandsResult", "run_commands"]
 
 @dataclass(frozen=True, slots=True)
 class CommandsResult:
-    """Result of a run of commands. folder: None if no output folder was given, in which case
-    the logs are removed."""
+    """Result of a run of commands. folder: None if no output folder was given, in which case the logs are removed."""
 
     cluster: str
     commands: Sequence[Command]

@@ -230,8 +230,8 @@ async def run_rank(
 ) -> object:
     """Run the workload on one rank, with the host library of its NIC. files: for its rows and history. starts: number of
     times that the program has been started, this one included. register_crash_callback: registers a callback for crashed
-    ranks. Raises UnsupportedError for a protocol with too few contexts, TestbedError if it connects the ranks
-    first and a connection fails."""
+    ranks. Raises UnsupportedError for a protocol with too few contexts, TestbedError if it connects the ranks first and a
+    connection fails."""
     name = names[number]
     write_row = partial(_write_numbered, files) if files.number else files.rows.write
     history = UnbufferedLines(files.history / f"{name}.jsonl")

@@ -7,6 +7,7 @@
     events.jsonl    events of the run and, in namespaces, of the cluster
     logs/n1.log     output of the programs (also warm.log, of the node processes' parent)
     history/n1.jsonl  sends, receives and notifications of the application on a node, if requested
+    checks.json     the checkers' report, if histories were checked
     undelivered.jsonl, message-counts.jsonl  messages that were lost without an error, and numbers of messages by pair of
                     ranks (`lost_messages`)
     fates.jsonl     every fate that is not a pass; in namespaces of all repetitions together. There the log can be
@@ -14,8 +15,9 @@
     capture.pcapng  with trace.jsonl: every frame of a simulation, if requested
     result.json     status, verdict, results, counters; missing if the run was killed
 
-With several repetitions, their files are in ``repeat-1``, ``repeat-2``, ..., and rows have the repetition's number. Both
-JSON files have a format version. Within a version, keys may be added; existing keys keep their names and meanings.
+With several repetitions, their files are in ``repeat-1``, ``repeat-2``, ..., and rows have the repetition's number.
+``run.json`` and ``result.json`` have a format version. Within a version, keys may be added; existing keys keep their names
+and meanings.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def record_message_counts(folder: Path, names: Sequence[str], device: Device) ->
 
 def unreceived_messages(folder: Path) -> list[str]:
     """Format the messages that no receive took, of all repetitions in a run's folder. Only messages between ranks that both
-    ended without an error are known, and none of a rank to which a send failed."""
+    ended without an error are known, and no messages to a rank to which a send failed."""
     return [note for repetition in _repetitions(folder) for note in _describe_unreceived(repetition)]
 
 

@@ -20,7 +20,7 @@ from testbed.machines import worker
 from testbed.machines.program_streams import ATTACH, attach
 from testbed.machines.worker import Dialogue
 
-if TYPE_CHECKING:  # a worker imports what a call needs when it is called: bring-up waits for its start
+if TYPE_CHECKING:  # a worker imports modules only for the calls that need them, as bring-up waits for its start
     from testbed.cluster.running_cluster import RunningCluster
     from testbed.controller.runs.execution import Execution
     from testbed.controller.scenarios.player import ScenarioPlayer
@@ -177,8 +177,8 @@ def run_part(
 
 
 def _player(scenario: Mapping[str, Any], seed: int, events: list[Mapping[str, Any]]) -> ScenarioPlayer:
-    """Return the player of this machine's part of a scenario. events: list to which the player
-    appends the events that it records."""
+    """Return the player of this machine's part of a scenario. events: list to which the player appends the events that it
+    records."""
     from testbed.controller.scenarios.player import MachinePart, ScenarioPlayer
     from testbed.spec.layout_json import from_json
     from testbed.spec.scenario import Scenario

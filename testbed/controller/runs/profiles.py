@@ -45,8 +45,8 @@ def profile_of(
     given: str | Path | Profile | Mapping[str, Any], protocol: Protocol, within: tuple[Path, ...] = ()
 ) -> Profile:
     """Resolve a profile, a mapping of its values (as from `profile_values`), its name, or its file. within: files whose
-    "like" refers to it, directly or not. Raises NotFoundError, DescriptionError with all problems, TestbedError for an
-    unreadable file."""
+    "like" refers to this profile, directly or not. Raises NotFoundError, DescriptionError with all problems, TestbedError
+    for an unreadable file."""
     if isinstance(given, Profile):
         return given
     if isinstance(given, Mapping):

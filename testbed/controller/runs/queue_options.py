@@ -16,8 +16,8 @@ IN_TURN: Final = "round-robin"
 
 def live_queues(count: int, steering: str, bind: bool, protocol: Protocol, name: str, shared: bool) -> ReceiveQueues:
     """Return the receive queues of shared NICs. count: number of queues. steering: the name of a hash of the protocol,
-    IN_TURN, or empty for the default hash. bind: pin workers and programs to processors of their own. name: the
-    protocol's. Raises DescriptionError, UnsupportedError."""
+    IN_TURN, or empty for the default hash. bind: pin workers and programs to processors of their own. name: name of
+    the protocol. shared: whether the NICs of the run are shared. Raises DescriptionError, UnsupportedError."""
     _check(count, steering)
     if count == 1 and not steering:
         return ReceiveQueues()

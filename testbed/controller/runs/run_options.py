@@ -133,8 +133,8 @@ def complete(options: RunOptions) -> RunOptions:
 
 
 def check_seed(seed: int | None, repeat: int = 1) -> list[Problem]:
-    """Return at most one problem. seed: None for the description's. repeat: number of repetitions, whose seeds are
-    consecutive."""
+    """Check a seed; return at most one problem. seed: None for the description's. repeat: number of repetitions, whose
+    seeds are consecutive."""
     if seed is None or 0 <= seed <= MASK - (repeat - 1):
         return []
     limit = f": the last of {repeat} repetitions has seed + {repeat - 1}" if repeat > 1 else ""
@@ -142,7 +142,7 @@ def check_seed(seed: int | None, repeat: int = 1) -> list[Problem]:
 
 
 def check_seconds(name: str, seconds: float | None) -> list[Problem]:
-    """Return at most one problem. name: name of the option. seconds: None if not given."""
+    """Check a number of seconds; return at most one problem. name: name of the option. seconds: None if not given."""
     if seconds is None or 0 < seconds <= MAX_SECONDS:
         return []
     return [Problem(name, str(seconds), f"seconds, above 0 and up to {MAX_SECONDS}")]

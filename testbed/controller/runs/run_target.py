@@ -34,9 +34,9 @@ _numbers: Final = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class RunTarget:
-    """Target of a run. name: the description's, or the running cluster's. origin: a file's path, ``topology:NAME`` or
-    ``python``. base: directory of the files that impairments name. toml: the description; empty if only its layout is
-    known. running: a running cluster, which stays up. live: whether the run is in namespaces, where a cluster is
+    """Target of a run. name: the description's, or the running cluster's. origin: a file's path, ``topology:NAME``,
+    ``python`` or ``machines``. base: directory of the files that impairments name. toml: the description; empty if only its
+    layout is known. running: a running cluster, which stays up. live: whether the run is in namespaces, where a cluster is
     brought up unless one is running. spread: a running cluster on several machines."""
 
     name: str

@@ -572,7 +572,7 @@ def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
 
 
 def _process_outages(running: RunningCluster | None, factor: int) -> ProcessOutages | None:
-    """Watch for outages of the testbed's own processes; None without a running cluster."""
+    """Return the outages of the testbed's own processes from now on; None without a running cluster."""
     if running is None:
         return None
     from testbed.controller.verdict.outages import ProcessOutages

@@ -120,7 +120,7 @@ class RunningCommands:
         for number in (signal.SIGTERM, signal.SIGKILL):
             for command in self.commands:
                 command.signal(number)
-                command.signal(signal.SIGCONT)  # a paused process handles no other signal
+                command.signal(signal.SIGCONT)  # a stopped process handles SIGTERM only when it continues
             for command in self.commands:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     command.process.wait(max(0.0, deadline - time.monotonic()) if number == signal.SIGTERM else None)

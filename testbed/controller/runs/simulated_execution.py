@@ -46,8 +46,8 @@ SIMULATED: Final = Verdict(Grade.TRUSTED, (), ("a simulation: no frame is late, 
 
 _SECOND: Final = 1_000_000_000
 _SETTLE_TIME: Final = 2 * _SECOND
-"""Virtual nanoseconds for which the simulation continues after a program has raised: longer than any message is in flight,
-see `promises`."""
+"""Virtual nanoseconds for which the simulation continues after a program has raised: longer than any message is in
+flight."""
 _NO_PROGRESS_ADVICE: Final = (
     "model time has not passed for {:.1f} s: without a profile, delay or rate nothing takes any, and a program that waits "
     "for a time of MPI.Wtime() may never end\n"
@@ -236,8 +236,8 @@ def _full_queues(simulation: Simulation) -> list[str]:
 
 
 def _settle(simulation: Simulation, plan: Plan) -> None:
-    """Continue the simulation after a program has raised, until the network is idle: messages in flight arrive, and checkers
-    see them."""
+    """Close the companions, cancel the programs, and continue the simulation for _SETTLE_TIME, so that messages in flight
+    arrive and checkers see them."""
     for companion in plan.companions:
         if isinstance(companion, Closable):
             companion.close()

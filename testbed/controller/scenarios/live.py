@@ -45,8 +45,8 @@ def hold(
 ) -> Iterator[None]:
     """Keep the links with faults on the relay for the block, from before a run until after it. A link that changes its
     datapath during the run would lose frames beyond those of faults. The process that heals expired faults also runs
-    meanwhile. seconds: maximum duration of the run. layout: layout of the complete cluster. number: minimum number
-    of the injection.
+    meanwhile. seconds: maximum duration of the run. layout: layout of the complete cluster. number: minimum number of the
+    injection.
     """
     store, state = Store(), cluster.state
     places = _held_directions(state, scenario, layout) if state.asked in ("auto", "relay") else []

@@ -21,8 +21,8 @@ class MachineInjector(LiveInjector):
     """Injector of faults for one machine's part of a run. Implements `active.FaultInjector`."""
 
     def __init__(self, cluster: RunningCluster, run: Programs, seconds: float, layout: Layout, number: int) -> None:
-        """seconds: as for `LiveInjector`. layout: layout of the complete cluster. number: number
-        after which those of the scenario's injections follow, the same on all machines."""
+        """seconds: as for `LiveInjector`. layout: layout of the complete cluster. number: number after which those of the
+        scenario's injections follow, the same on all machines."""
         super().__init__(cluster, run, seconds)
         self._local_layout = self._layout
         self._here = {node.name for node in self._local_layout.nodes}

@@ -38,9 +38,9 @@ class MachineLostError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Span in which a machine did not answer the echo requests of another machine, `observer`. address: to
-    which the requests were sent. begin: time of the last reply, nanoseconds of the run's clock. end: time of the next
-    reply, or `FOREVER`."""
+    """Span in which a machine did not answer the echo requests of another machine, `observer`. address: to which the
+    requests were sent. begin: time of the last reply, nanoseconds of the run's clock. end: time of the next reply, or
+    `FOREVER`."""
 
     machine: str
     address: str

@@ -161,8 +161,8 @@ class ProcessOutages(OutageJudge):
     """Outages of the testbed's own processes during a run on a cluster. Implements `checkers.runs.DisturbanceSource`."""
 
     def __init__(self, cluster: str, since: int, *, dilated: bool = False) -> None:
-        """since: monotonic nanoseconds. dilated: histories are on a model's clock, to which
-        outages cannot be converted, so they affect the whole run."""
+        """since: monotonic nanoseconds. dilated: histories are on a model's clock, to which outages cannot be converted, so
+        they affect the whole run."""
         self._directory = Store().directory(cluster)
         self._cluster = cluster
         self._since = since

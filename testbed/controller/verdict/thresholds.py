@@ -1,9 +1,9 @@
 """Table of thresholds: the deviations above which a finding is degraded or invalid.
 
 Grades are determined here, except of findings that are always invalid, such as the loss of a machine, and of networks
-between machines. A limit is an absolute value or a share of the configured value, whichever is
-greater. The slow-machine factor multiplies limits that a machine can exceed merely because it is slow. For losses inside
-the emulator the limit is 0 on every machine.
+between machines. A limit is an absolute value or a share of the configured value, whichever is greater. The slow-machine
+factor multiplies limits that a machine can exceed merely because it is slow. For losses inside the emulator the limit is 0
+on every machine.
 """
 
 from __future__ import annotations
