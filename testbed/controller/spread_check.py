@@ -132,12 +132,12 @@ def _probed_directions(state: SpreadState, links: Sequence[str] | None) -> list[
             continue
         tunnel = tunnels[a][link.name]
         for direction in BOTH:
-            force = in_force(link, direction, state.injected)
+            current = in_force(link, direction, state.injected)
             down = is_down(link, state.injected)
-            if links is None and not (down or force.complete):
+            if links is None and not (down or current.complete):
                 continue
             ends = ((a, link.a), (b, link.b)) if direction == "forward" else ((b, link.b), (a, link.a))
-            impairment = replace(force.impairment, delay=max(force.impairment.delay, tunnel.delay))
+            impairment = replace(current.impairment, delay=max(current.impairment.delay, tunnel.delay))
             chosen.append((link, direction, ends, impairment, down))
     directions = []
     for link, direction, ends, impairment, down in chosen:

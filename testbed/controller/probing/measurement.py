@@ -111,13 +111,13 @@ def _choose_directions(store: Store, state: State, target: Target) -> list[_Prob
     wiring = Wiring.of(layout, state.datapaths)
     chosen = []
     for link, direction in directions:
-        force = in_force(link, direction, state.injected)
+        current = in_force(link, direction, state.injected)
         datapath = state.datapaths.get(link.name, "direct")
         # Datapath tc limits the rate by a token bucket (TBF); all others serialize frames.
-        expectation = expect(force.impairment, texts, bucket=datapath == "tc")
-        plan = plan_for(force.impairment, expectation, len(directions), mtu_of(layout, link))
+        expectation = expect(current.impairment, texts, bucket=datapath == "tc")
+        plan = plan_for(current.impairment, expectation, len(directions), mtu_of(layout, link))
         source, sink = (link.a, link.b) if direction == "forward" else (link.b, link.a)
-        approximations, rules_active = _approximations(datapath, force.impairment), bool(force.impairment.rules)
+        approximations, rules_active = _approximations(datapath, current.impairment), bool(current.impairment.rules)
         subject = Subject(link.name, direction, expectation, plan, approximations, rules_active)
         path = ProbePath(probe_port(state, wiring, source), probe_port(state, wiring, sink), plan)
         chosen.append(_ProbedPath(subject, path, ((link.name, direction),), is_down(link, state.injected)))
@@ -137,10 +137,10 @@ def _choose_routed(state: State, target: Target) -> list[_ProbedPath]:
     wiring = Wiring.of(layout, state.datapaths)
     chosen = []
     for path in paths:
-        forces = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
-        expectation = combine([(force, expect(force, {})) for force in forces])
+        impairments = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]
+        expectation = combine([(impairment, expect(impairment, {})) for impairment in impairments])
         plan = plan_on_path(expectation, len(paths), min(mtu_of(layout, link) for link, _ in path.crossed))
-        rules_active = any(force.rules for force in forces)
+        rules_active = any(impairment.rules for impairment in impairments)
         chosen.append(
             _ProbedPath(
                 Subject(path.link, path.direction, expectation, plan, rules_active=rules_active),

@@ -76,43 +76,45 @@ def run_commands(
             "'testbed machines exec'"
         )
     node_commands = [(name, text) for node, text in commands for name in nodes_of(target.layout, [node])]
-    faults, first_seed = _scenario(scenario, target), target.layout.seed if seed is None else seed
+    loaded_scenario, first_seed = _scenario(scenario, target), target.layout.seed if seed is None else seed
     request = {
         "kind": "commands", "cluster": target.name, "origin": target.origin, "mode": mode, "timeout": timeout,
         "workload": "commands", "protocol": "", "commands": [list(command) for command in commands],
-        "seed": first_seed, "scenario": faults.name if faults is not None else "",
+        "seed": first_seed, "scenario": loaded_scenario.name if loaded_scenario is not None else "",
     }  # fmt: skip
     with contextlib.ExitStack() as stack:
         directory = output or stack.enter_context(temporary_directory("run"))
-        folder = stack.enter_context(record_run(Path(directory), request, target))
-        with target.ready(on_progress, folder) as running, contextlib.ExitStack() as preparations:
+        recorder = stack.enter_context(record_run(Path(directory), request, target))
+        with target.ready(on_progress, recorder) as running, contextlib.ExitStack() as preparations:
             assert running is not None
             on_progress(f"{len(node_commands)} commands on {target.name}")
-            files = folder.create_repetition(1, 1)
+            files = recorder.create_repetition(1, 1)
             player = None
-            if faults is not None:
+            if loaded_scenario is not None:
                 from testbed.controller.scenarios.player import ScenarioPlayer
 
-                folder.write_scenario(faults.to_toml())
-                player = ScenarioPlayer(faults, seed=first_seed, seconds=timeout, record_event=folder.add_event)
+                recorder.write_scenario(loaded_scenario.to_toml())
+                player = ScenarioPlayer(
+                    loaded_scenario, seed=first_seed, seconds=timeout, record_event=recorder.add_event
+                )
                 preparations.enter_context(player.prepared(running))
             before = baseline(running)
             outages = ProcessOutages(running.name, before.clock)
-            with outages.judge_errors(folder), RunningCommands(running, files.logs) as running_commands:
+            with outages.judge_errors(recorder), RunningCommands(running, files.logs) as running_commands:
                 try:
                     with player.live(running, running_commands) if player is not None else contextlib.nullcontext():
                         running_commands.start(node_commands)
                         running_commands.wait(timeout)
                 finally:
                     for command in running_commands.commands:
-                        folder.rows.write(_row(command))
+                        recorder.rows.write(_row(command))
             run_verdict = verdict(running, before)
             if player is not None:
                 notes = dict.fromkeys(
                     [*player.notes, *(note for note in run_verdict.notes if player.is_new_note(note))]
                 )
                 run_verdict = verdict_of(run_verdict.findings, notes, run_verdict.seconds)
-        folder.record_success(verdict=run_verdict, results=[], counted=[])
+        recorder.record_success(verdict=run_verdict, results=[], counted=[])
     output_folder = Path(output).absolute() if output is not None else None
     return CommandsResult(target.name, running_commands.commands, run_verdict, output_folder)
 

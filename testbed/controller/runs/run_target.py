@@ -52,7 +52,7 @@ class RunTarget:
     def ready(
         self,
         on_progress: ProgressCallback,
-        folder: RunRecorder,
+        recorder: RunRecorder,
         *,
         fates: bool = False,
         log: bool = True,
@@ -89,7 +89,7 @@ class RunTarget:
                 layout, name = slow_layout(self.layout, factor), f"{self.name[:36]}-run-{os.getpid()}-{next(_numbers)}"
                 outcome = bring_up(store, layout, name=name, origin=self.origin, lasting=False,
                                    asked="relay" if fates else "auto",
-                                   log=str(folder.path / FATES) if log else "")  # fmt: skip
+                                   log=str(recorder.path / FATES) if log else "")  # fmt: skip
                 running = stack.enter_context(RunningCluster(store, outcome.state))
             stack.enter_context(locked(store, running.name))
             state = running.state
@@ -100,13 +100,13 @@ class RunTarget:
                     for event in event_log.read(store.directory(state.name))
                     if int(event.get("clock", 0)) >= started
                 ]
-                folder.add_events(events)
+                recorder.add_events(events)
                 if log:
                     gaps = [_UP_BEFORE_RUN] if self.running is not None else fate_log_gaps(state.datapaths, events)
-                    folder.add_result(fates={"whole": not gaps, "untold": gaps})
+                    recorder.add_result(fates={"whole": not gaps, "untold": gaps})
 
             stack.callback(record_events)
-            folder.add_event("the cluster is up", cluster=running.name, datapaths=dict(running.state.datapaths))
+            recorder.add_event("the cluster is up", cluster=running.name, datapaths=dict(running.state.datapaths))
             yield running
             on_progress(f"taking down {self.name}" if self.running is None else "")
 

@@ -160,23 +160,23 @@ def run(
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         directory = output or stack.enter_context(temporary_directory("run"))
-        folder = stack.enter_context(record_run(Path(directory), request, target))
-        players = _build_players(scenario, timeout, folder, factor, prices, target.spread is not None)
+        recorder = stack.enter_context(record_run(Path(directory), request, target))
+        players = _build_players(scenario, timeout, recorder, factor, prices, target.spread is not None)
         companions = (*given["companions"], *(player for player in players if isinstance(player, Companion)))
-        checker = _repetition_checker(check, chosen, folder, target, patience, (*given["companions"], *players))
+        checker = _repetition_checker(check, chosen, recorder, target, patience, (*given["companions"], *players))
         plan = Plan(
             chosen, _with_announced_incarnations(nic_protocol, scenario, mode), first_seed, timeout, patience,
             history or checker is not None, given["capture"], companions, on_progress, prices, factor, profiles=profiles,
             shared=shared, queues=queues, ranks=ranks, request=request,
         )  # fmt: skip
-        series = _Series(target, folder, plan, repeat, players, checker)
+        series = _Series(target, recorder, plan, repeat, players, checker)
         with target.ready(
-            on_progress or _ignore, folder, fates=given["fates"], log=output is not None, factor=max(factor, 1)
+            on_progress or _ignore, recorder, fates=given["fates"], log=output is not None, factor=max(factor, 1)
         ) as running:
             executions = series.execute(running)
         seconds = time.monotonic() - started
         verdict = series.finish(executions, seconds)
-        rows = list(read(folder.path / "rows.jsonl"))
+        rows = list(read(recorder.path / "rows.jsonl"))
     output_folder = Path(output).absolute() if output is not None else None
     return RunResult(
         target.name,
@@ -198,7 +198,7 @@ class _Series:
     """The repetitions of a run. plan: plan of the first repetition. players: players of the scenario."""
 
     target: RunTarget
-    folder: RunRecorder
+    recorder: RunRecorder
     plan: Plan
     repeat: int
     players: Sequence[ScenarioPlayer | SpreadScenario]
@@ -215,7 +215,7 @@ class _Series:
     def _execute_repetition(
         self, number: int, running: RunningCluster | None, outages: OutageJudge | None
     ) -> Execution:
-        on_progress, checker, folder = self.plan.on_progress, self.checker, self.folder
+        on_progress, checker, recorder = self.plan.on_progress, self.checker, self.recorder
         if self.target.spread is not None:
             from testbed.controller.verdict.machine_outages import MachineOutages
 
@@ -227,22 +227,22 @@ class _Series:
             on_progress(phase)
             on_progress = partial(_report_step, on_progress, phase)
         plan = replace(self.plan, seed=self.plan.seed + number - 1, on_progress=on_progress)
-        files = folder.create_repetition(number, self.repeat)
-        folder.add_event("repetition begins", number=number, seed=plan.seed)
+        files = recorder.create_repetition(number, self.repeat)
+        recorder.add_event("repetition begins", number=number, seed=plan.seed)
         findings = checker.findings if checker is not None else list[Finding]
-        with outages.judge_errors(folder, findings) if outages is not None else contextlib.nullcontext():
+        with outages.judge_errors(recorder, findings) if outages is not None else contextlib.nullcontext():
             with checker.check_repetition(files, outages) if checker is not None else contextlib.nullcontext():
                 try:
                     for player in self.players:
                         player.seed = plan.seed
-                    with errors_naming_changed_frames(files.folder, folder.path):
+                    with errors_naming_changed_frames(files.folder, recorder.path):
                         execution = self._execute_in_mode(running, plan, files, outages)
                 finally:
                     for player in self.players:
                         player.close()
             if execution.lost is not None:  # after the checks: all files have been written
                 raise execution.lost
-        folder.add_event("repetition ends", number=number)
+        recorder.add_event("repetition ends", number=number)
         return execution if checker is None else checker.add_to(execution)
 
     def _execute_in_mode(
@@ -256,7 +256,7 @@ class _Series:
 
             assert isinstance(outages, MachineOutages)
             scenario = next((player for player in self.players if isinstance(player, SpreadScenario)), None)
-            return execute(self.target.spread, plan, files, outages, self.folder.add_events, scenario)
+            return execute(self.target.spread, plan, files, outages, self.recorder.add_events, scenario)
         if running is None:
             from testbed.controller.runs.simulated_execution import simulate
 
@@ -269,13 +269,13 @@ class _Series:
         """Write the result to the folder; return the verdict of all repetitions together."""
         findings = [finding for execution in executions for finding in execution.verdict.findings]
         warnings = [note for player in self.players for note in player.notes]
-        warnings += [*undelivered_messages(self.folder.path), *unreceived_messages(self.folder.path)]
+        warnings += [*undelivered_messages(self.recorder.path), *unreceived_messages(self.recorder.path)]
         notes = [note for execution in executions for note in execution.verdict.notes]
         notes = [note for note in notes if all(player.is_new_note(note) for player in self.players)]
         verdict = verdict_of(
             findings, dict.fromkeys([*warnings, *notes]), sum(execution.verdict.seconds for execution in executions)
         )
-        self.folder.record_success(
+        self.recorder.record_success(
             seconds=seconds,
             verdict=verdict,
             results=[execution.results for execution in executions],
@@ -379,7 +379,7 @@ def _check_target(
 def _repetition_checker(
     check: bool | None,
     chosen: Chosen,
-    folder: RunRecorder,
+    recorder: RunRecorder,
     target: RunTarget,
     patience: float | None,
     companions: Sequence[object],
@@ -390,7 +390,7 @@ def _repetition_checker(
         return None
     from testbed.controller.checkers.runs import RepetitionChecker
 
-    return RepetitionChecker(folder, [rank.name for rank in ranks_of(target.layout)], patience, companions)
+    return RepetitionChecker(recorder, [rank.name for rank in ranks_of(target.layout)], patience, companions)
 
 
 def _resolve_check_of_native(
@@ -538,20 +538,20 @@ def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Proto
 
 
 def _build_players(
-    scenario: Scenario | None, timeout: float, folder: RunFolder, factor: int, prices: Profile, on_machines: bool
+    scenario: Scenario | None, timeout: float, recorder: RunFolder, factor: int, prices: Profile, on_machines: bool
 ) -> tuple[ScenarioPlayer | SpreadScenario, ...]:
     """Return the player of a scenario, if there is one."""
     if scenario is None:
         return ()
     from testbed.controller.scenarios.player import Dilated, ScenarioPlayer
 
-    folder.write_scenario(scenario.to_toml())
+    recorder.write_scenario(scenario.to_toml())
     if on_machines:
         from testbed.controller.scenarios.machine_reports import SpreadScenario
 
-        return (SpreadScenario(scenario, timeout, folder.add_events),)
+        return (SpreadScenario(scenario, timeout, recorder.add_events),)
     dilated = Dilated(factor, not prices.is_zero_cost) if factor else None
-    return (ScenarioPlayer(scenario, seconds=timeout, record_event=folder.add_event, dilated=dilated),)
+    return (ScenarioPlayer(scenario, seconds=timeout, record_event=recorder.add_event, dilated=dilated),)
 
 
 def protocol_of(name: str, mode: Mode, codec: Codec = "generated") -> Protocol:
