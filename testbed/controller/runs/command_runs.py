@@ -76,7 +76,7 @@ def run_commands(
             "'testbed machines exec'"
         )
     node_commands = [(name, text) for node, text in commands for name in nodes_of(target.layout, [node])]
-    loaded_scenario, first_seed = _scenario(scenario, target), target.layout.seed if seed is None else seed
+    loaded_scenario, first_seed = _load_scenario(scenario, target), target.layout.seed if seed is None else seed
     request = {
         "kind": "commands", "cluster": target.name, "origin": target.origin, "mode": mode, "timeout": timeout,
         "workload": "commands", "protocol": "", "commands": [list(command) for command in commands],
@@ -119,7 +119,7 @@ def run_commands(
     return CommandsResult(target.name, running_commands.commands, run_verdict, output_folder)
 
 
-def _scenario(given: Scenario | str | Path | None, target: RunTarget) -> Scenario | None:
+def _load_scenario(given: Scenario | str | Path | None, target: RunTarget) -> Scenario | None:
     """Load a scenario, and check that it is feasible on the target."""
     if given is None:
         return None

@@ -90,7 +90,7 @@ class RunOptions(PlainOptions, total=False):
 
     settings: settings of the workload, as texts or values.
     firmware: settings of the protocol's NICs, as texts or values; others keep their defaults.
-    output: the run's folder, which must not exist or be empty; without one, nothing is kept.
+    output: the run's folder, which must be empty if it exists; without one, nothing is kept.
     companions: code that acts on the run, see `execution.Companion`.
     on_progress: called with a phrase that describes the current step.
     """
