@@ -173,7 +173,7 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         except TrapError as error:  # too many connections
             self._fail_transfers(node, MPIError(ERR_OTHER, str(error)))
             return
-        while pair.sent and pair.sent[0][0] <= host.settled(node):
+        while pair.sent and pair.sent[0][0] <= host.answered_count(node):
             pair.sent.popleft()[1].deliver()
 
     def _send_item(self, node: int, item: Item) -> bool:
@@ -185,7 +185,7 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
             item.next_cell = next(item.cells, None)
         if item.completion is not None:
             assert item.envelope is not None
-            self._pairs[node].sent.append((host.sent(node), item.completion))
+            self._pairs[node].sent.append((host.sent_count(node), item.completion))
             item.completion.release(item.envelope)
         return True
 

@@ -1,4 +1,4 @@
-"""SSAM's endpoints and bundles, by AM-2's names: programs send active messages and receive them by handlers."""
+"""SSAM's endpoints and bundles, with AM-2's names."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from protocols.ssam.am_library import ActiveMessages
 
 MAX_WORDS: Final = DATA // WORD - 1
-"""Maximum words of a request, whose number takes one more word. A reply has at most ten words."""
+"""Maximum words of a request; the request's number takes one more word. A reply has at most ten words."""
 
 
 class PendingRequest(Pending):
-    """A request that is not completed; called back for the last cell of its message."""
+    """A request that has not ended, and the callbacks for the last cell of its message. to: the destination.
+    is_completed: whether it has ended."""
 
     __slots__ = ("endpoint", "handler", "is_completed", "number", "to", "words")
 
@@ -43,24 +44,24 @@ class PendingRequest(Pending):
         self.words: Final = words
         self.is_completed = False
 
-    def answered(self, message: Message) -> None:
-        """Complete with the reply or acknowledgement."""
-        if self.end():
-            self.endpoint.messages.end_request(self, message)
+    def on_answer(self, message: Message) -> None:
+        """End the request by its reply or acknowledgement."""
+        if self.complete():
+            self.endpoint.messages.handle_answer(self, message)
 
-    def returned(self, reason: str) -> None:  # noqa: ARG002
-        """Complete without a reply: it is unknown whether the request was handled."""
+    def on_return(self, reason: str) -> None:  # noqa: ARG002
+        """End the request as unreachable, since it is unknown whether it was handled."""
         self.fail(Status.UNREACHABLE)
 
     def fail(self, status: Status) -> None:
-        """Complete as returned; the endpoint's next poll calls the error handler."""
-        if self.end():
+        """End the request as returned; the next poll calls the endpoint's error handler."""
+        if self.complete():
             no_data = memoryview(b"")
             returned = Returned(status, False, self.to, self.handler, self.words, self.number, no_data)
-            self.endpoint.messages.lost.append((self.endpoint, returned))
+            self.endpoint.messages.pending_returns.append((self.endpoint, returned))
 
-    def end(self) -> bool:
-        """Mark as completed. False: it was completed already."""
+    def complete(self) -> bool:
+        """Mark the request as ended. Returns False if it had ended already."""
         if self.is_completed:
             return False
         self.is_completed = True
@@ -82,7 +83,7 @@ class Endpoint:
         self.name: Final = EndpointName(messages.node, number)
         """AM_GetEndpointName: the name by which other endpoints map this endpoint."""
         self.error_handler: ErrorHandler | None = None
-        """AM-2's handler 0: called with each undeliverable message; without one `poll` raises ReturnedError."""
+        """AM-2's handler 0: called with each returned message; None: `poll` raises ReturnedError."""
         self.handlers: Final[dict[int, Handler]] = {}
         self.pending: Final[dict[int, PendingRequest]] = {}
         self._tag = NONE
@@ -91,8 +92,9 @@ class Endpoint:
 
     @property
     def tag(self) -> int:
-        """AM_GetTag, AM_SetTag: the tag, 64 bits, that requests must carry to be accepted. Cells carry only a remainder
-        of the tag, which detects mistakes; the kernel's connection check protects processes from each other."""
+        """AM_GetTag, AM_SetTag: the tag, 64 bits, that requests must carry to be accepted. A cell carries only a
+        remainder of the tag, which detects most mistakes; the kernel's check of connections protects processes from
+        each other. Raises ValueError for an invalid tag."""
         return self._tag
 
     @tag.setter
@@ -102,29 +104,32 @@ class Endpoint:
 
     @property
     def segment(self) -> memoryview | None:
-        """AM_GetSeg, AM_SetSeg: writable memory that receives bulk messages; None: bulk messages are returned."""
+        """AM_GetSeg, AM_SetSeg: writable memory that receives bulk messages; None: bulk messages are returned.
+        Raises ValueError for read-only memory."""
         return self._segment
 
     @segment.setter
     def segment(self, memory: bytearray | memoryview | None) -> None:
         view = None if memory is None else memoryview(memory).cast("B")
         if view is not None and view.readonly:
-            raise ValueError("the memory of a segment must be writable")
+            raise ValueError("the memory of a segment must be writable, got read-only memory")
         self._segment = view
 
     def set_handler(self, number: int, handler: Handler | None) -> None:
-        """AM_SetHandler: set the handler of messages with a number, 1 to 255; None removes it."""
+        """AM_SetHandler: set the handler of messages that name this number, 1 to 255; None removes the handler. Raises
+        ValueError for an invalid number."""
         if handler is None:
             self.handlers.pop(checked_handler(number), None)
         else:
             self.handlers[checked_handler(number)] = handler
 
     def map(self, index: int, name: EndpointName, tag: int) -> None:
-        """AM_Map: map an index of the translation table to an endpoint and its tag. Raises ValueError."""
+        """AM_Map: map an index of the translation table to an endpoint and the tag of requests to it. Raises ValueError
+        for an index below 0 or in use, and for an invalid name or tag."""
         if index < 0:
             raise ValueError(f"index must be 0 or more, got {index}")
         if index in self._translations:
-            raise ValueError(f"index {index} is in use; unmap it first")
+            raise ValueError(f"index {index} is in use: unmap it first")
         node, endpoint = name
         if not 0 <= node < self.messages.size:
             raise ValueError(f"node must be 0 to {self.messages.size - 1}, got {node}")
@@ -140,37 +145,38 @@ class Endpoint:
         return index
 
     def unmap(self, index: int) -> None:
-        """AM_UnMap: clear an index of the table. Requests in flight are completed as usual."""
-        self._to(index)
+        """AM_UnMap: clear an index of the table. Requests in flight end as usual. Raises LookupError for an empty
+        index."""
+        self._translation(index)
         del self._translations[index]
 
     def credits(self, index: int) -> int:
-        """Return the number of cells that can be sent to that node without an answer."""
-        return self.messages.credits(self._to(index)[0].node)
+        """Return the number of cells that can be sent to the destination's node before an answer is required."""
+        return self.messages.credits(self._translation(index)[0].node)
 
     async def request(self, index: int, handler: int, *words: int) -> None:
-        """AM_RequestM: send a request of at most 9 words, after a poll; wait while the window is full, and handle messages
-        meanwhile. Raises RuleError within a handler, ValueError, LookupError for an empty index, TrapError for too many
-        connections."""
+        """AM_RequestM: send a request of at most 9 words, and handle messages that have arrived; wait while the window
+        is full. Raises RuleError within a handler, ValueError for an invalid handler or word, LookupError for an empty
+        index, and TrapError for too many connections."""
         await self._send(SHORT, index, handler, words, b"")
 
     async def request_medium(self, index: int, handler: int, data: Buffer, *words: int) -> None:
-        """AM_RequestIM: as `request`, with data for the handler; words and data take 36 bytes at most."""
+        """AM_RequestIM: send as `request`, with data for the handler; words and data take 36 bytes at most."""
         await self._send(MEDIUM, index, handler, words, data)
 
     async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *words: int) -> None:
-        """AM_RequestXferM: as `request`, with at most 4 words, and data for the destination's segment, from `offset`
-        on. The data is sent a cell at a time (section 3.4.3); bulk messages to one node are sent in sequence. The
-        handler is called at the last cell."""
-        to, tag = self._to(index)
-        await self.messages.stream(to.node).send(
+        """AM_RequestXferM: send as `request`, with at most 4 words, and data for the destination's segment, from
+        `offset` on. The data is sent a cell at a time (section 3.4.3); bulk messages to one node are sent in sequence.
+        The handler is called at the last cell."""
+        to, tag = self._translation(index)
+        await self.messages.bulk_sender(to.node).send(
             PendingRequest(self, to, handler, words), tag_remainder(tag), data, offset
         )
 
     def abandon(self, index: int) -> int:
-        """Complete the unanswered requests to that endpoint as Status.ABANDONED; return their number. Later answers are
-        dropped; until then the requests stay in the window."""
-        to, _ = self._to(index)
+        """End the unanswered requests to this destination as Status.ABANDONED; return their number. Later answers are
+        dropped; until they arrive, the requests occupy the window."""
+        to, _ = self._translation(index)
         abandoned = [request for request in self.pending.values() if request.to == to]
         for request in abandoned:
             request.fail(Status.ABANDONED)
@@ -178,7 +184,8 @@ class Endpoint:
         return len(abandoned)
 
     def poll(self) -> Coroutine[Completion[None], None, int]:
-        """AM_Poll, awaited: handle what has arrived at the node; return the number of cells."""
+        """AM_Poll, awaited: handle the messages that have arrived at the node; return the number of cells. Raises
+        RuleError within a handler, ReturnedError, and the exceptions of handlers."""
         return self.messages.poll()
 
     async def wait(self) -> None:
@@ -190,39 +197,40 @@ class Endpoint:
         self.messages.free(self)
 
     async def _send(self, form: int, index: int, handler: int, words: tuple[int, ...], data: Buffer) -> None:
-        to, tag = self._to(index)
+        to, tag = self._translation(index)
         body = pack_words(words, data, WORD * MAX_WORDS)
         address = Address(form, len(words), to.endpoint, self.name.endpoint, tag_remainder(tag), handler)
         request = PendingRequest(self, to, handler, words)
         await self.messages.wait_for_room(to.node)
-        self.messages.begin(request, data)
+        self.messages.record_request(request, data)
         self.messages.try_request(to.node, address.pack(), request.number.to_bytes(WORD, "big") + body, request)
         await self.messages.handle_read()
 
-    def _to(self, index: int) -> tuple[EndpointName, int]:
+    def _translation(self, index: int) -> tuple[EndpointName, int]:
+        """Return the name and the tag of a destination. Raises LookupError for an empty index."""
         if index not in self._translations:
-            raise LookupError(f"index {index} of the translation table is empty")
+            raise LookupError(f"index {index} of the translation table is empty: map it first")
         return self._translations[index]
 
 
 class Bundle:
-    """Endpoints of a node (eb_t). Implements `protocols.active_messages.am_interface.Bundle`. There is one input FIFO: a
-    poll handles the cells of all endpoints, in any bundle."""
+    """A group of a node's endpoints (eb_t). Implements `protocols.active_messages.am_interface.Bundle`. Since the node
+    has one input FIFO, a poll handles the cells of all endpoints, in any bundle."""
 
     def __init__(self, messages: ActiveMessages) -> None:
         """For the library only."""
         self._messages = messages
 
     def allocate_endpoint(self) -> Endpoint:
-        """AM_AllocateEndpoint. Raises LookupError (AM_ERR_RESOURCE) if there are MAX_ENDPOINTS."""
+        """AM_AllocateEndpoint. Raises LookupError (AM_ERR_RESOURCE) if MAX_ENDPOINTS are allocated."""
         return self._messages.allocate_endpoint()
 
     def poll(self) -> Coroutine[Completion[None], None, int]:
-        """AM_Poll, awaited."""
+        """AM_Poll, awaited: see `Endpoint.poll`."""
         return self._messages.poll()
 
     async def wait(self) -> None:
-        """AM_WaitSema."""
+        """AM_WaitSema: see `Endpoint.wait`."""
         await self._messages.wait()
 
 

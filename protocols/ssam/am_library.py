@@ -1,16 +1,16 @@
-"""SSAM's host library with endpoints: active messages by AM-2's names over one-cell messages.
+"""SSAM's host library with endpoints: active messages with AM-2's names over one-cell messages.
 
-async def program(ssam, node):
-    endpoint = ssam.allocate_bundle().allocate_endpoint()
-    endpoint.tag = 7
-    endpoint.set_handler(1, lambda token, word: token.reply(2, word + 1))
-    endpoint.set_handler(2, lambda token, word: print(word))
-    endpoint.map(0, EndpointName(1 - ssam.node, 0), 7)
-    await endpoint.request(0, 1, 41)
-    while not await endpoint.poll():
-        await endpoint.wait()
+    async def program(ssam, node):
+        endpoint = ssam.allocate_bundle().allocate_endpoint()
+        endpoint.tag = 7
+        endpoint.set_handler(1, lambda token, word: token.reply(2, word + 1))
+        endpoint.set_handler(2, lambda token, word: print(word))
+        endpoint.map(0, EndpointName(1 - ssam.node, 0), 7)
+        await endpoint.request(0, 1, 41)
+        while not await endpoint.poll():
+            await endpoint.wait()
 
-A short or medium message is one cell. The cells' format is in `handler_addresses`.
+A short or medium message is one cell; `handler_addresses` has its format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocols.core.completion import Completion
 from protocols.core.firmware import Buffer, HostActions
 from protocols.ssam import cells
 from protocols.ssam.am_endpoints import MAX_WORDS, Bundle, Endpoint, PendingRequest
-from protocols.ssam.bulk_cells import Incoming, Stream
+from protocols.ssam.bulk_cells import BulkSender, IncomingBulk
 from protocols.ssam.cells import DATA, Message
 from protocols.ssam.handler_addresses import (
     BULK,
@@ -55,21 +55,22 @@ class ActiveMessages(Library):
     """A process's library, with endpoints. Implements `protocols.active_messages.am_interface.ActiveMessages`. A
     program may use endpoints, or the calls of `Library` with handlers at arbitrary addresses.
 
-    lost: requests that ended without an answer, to be reported to their endpoints.
+    observer: notified of all messages. pending_returns: returned requests that the next poll reports to their
+    endpoints.
     """
 
-    def __init__(self, process: Process, bell: HostActions) -> None:
-        super().__init__(process, bell)
+    def __init__(self, process: Process, nic: HostActions) -> None:
+        super().__init__(process, nic)
         self.max_short: Final = MAX_WORDS
-        """AM_MaxShort: words of a request."""
+        """AM_MaxShort: maximum words of a request."""
         self.observer: Observer | None = None
-        self.lost: Final[deque[tuple[Endpoint, Returned]]] = deque()
+        self.pending_returns: Final[deque[tuple[Endpoint, Returned]]] = deque()
         self.on_message = self._on_request
         self.on_renewed = self._drop_incoming
         self._endpoints: dict[int, Endpoint] = {}
-        self._number = 0
-        self._streams: dict[int, Stream] = {}
-        self._incoming: dict[int, Incoming] = {}
+        self._number = 0  # of the last request
+        self._bulk_senders: dict[int, BulkSender] = {}
+        self._incoming: dict[int, IncomingBulk] = {}
         self._granted: int | None = None  # the node to which the larger window is granted
 
     @property
@@ -79,7 +80,7 @@ class ActiveMessages(Library):
 
     @property
     def life(self) -> int:
-        """The NIC's incarnation: see `protocols.active_messages.observer`."""
+        """The NIC's incarnation; see `protocols.active_messages.observer.Observable`."""
         return self.incarnation
 
     def medium_room(self, words: int) -> int:
@@ -91,32 +92,32 @@ class ActiveMessages(Library):
         return Bundle(self)
 
     def allocate_endpoint(self) -> Endpoint:
-        """See `Bundle.allocate_endpoint`."""
+        """Allocate an endpoint; see `Bundle.allocate_endpoint`."""
         number = next((number for number in range(MAX_ENDPOINTS) if number not in self._endpoints), None)
         if number is None:
-            raise LookupError(f"all {MAX_ENDPOINTS} endpoints are allocated")
+            raise LookupError(f"all {MAX_ENDPOINTS} endpoints are allocated: free one first")
         endpoint = self._endpoints[number] = Endpoint(self, number)
         return endpoint
 
     def free(self, endpoint: Endpoint) -> None:
-        """See `Endpoint.free`."""
+        """Free an endpoint; see `Endpoint.free`."""
         if self._endpoints.get(endpoint.name.endpoint) is not endpoint:
             return
         del self._endpoints[endpoint.name.endpoint]
         for request in list(endpoint.pending.values()):
-            request.end()
+            request.complete()
         if self.observer is not None:
             self.observer.endpoint_freed(endpoint.name.endpoint)
 
     def wait(self) -> Completion[None]:
-        waits = super().wait()
-        if self.lost:
+        completion = super().wait()
+        if self.pending_returns:
             self.wake()
-        return waits
+        return completion
 
     def unhandled(self) -> Sequence[Unhandled]:
-        """Return the numbers of arrived and unhandled messages, of the endpoints that have any."""
-        requests, answers = Counter[int](), Counter(endpoint.name.endpoint for endpoint, _ in self.lost)
+        """Return the numbers of arrived and unhandled messages of each endpoint that has any."""
+        requests, answers = Counter[int](), Counter(endpoint.name.endpoint for endpoint, _ in self.pending_returns)
         for node, message, pending in self.unread():
             if isinstance(pending, PendingRequest):
                 answers[pending.endpoint.name.endpoint] += 1
@@ -135,31 +136,30 @@ class ActiveMessages(Library):
         return self._number
 
     def credits(self, node: int) -> int:
-        """Return the free window to a node, in cells."""
+        """Return the number of cells that the window to a node permits."""
         return max(0, self.window - self.unanswered(node))
 
-    def stream(self, node: int) -> Stream:
-        """Return the bulk messages to a node."""
-        stream = self._streams.get(node)
-        if stream is None:
-            stream = self._streams[node] = Stream(self, node)
-        return stream
+    def bulk_sender(self, node: int) -> BulkSender:
+        """Return the sender of bulk messages to a node."""
+        bulk_sender = self._bulk_senders.get(node)
+        if bulk_sender is None:
+            bulk_sender = self._bulk_senders[node] = BulkSender(self, node)
+        return bulk_sender
 
     async def wait_for_room(self, node: int, request: PendingRequest | None = None) -> None:
-        """Poll, and wait until the window to a node permits a request, or `request` has ended. Raises as `request`."""
-        self.has_room(node)  # raises RuleError within a handler
+        """Poll until the window to a node permits a request, or `request` has ended. Raises as `Library.request`."""
         while not self.has_room(node) and not (request is not None and request.is_completed):
             await self.poll()
 
-    def begin(self, request: PendingRequest, data: Buffer) -> None:
+    def record_request(self, request: PendingRequest, data: Buffer) -> None:
         """Record a request whose first cell is about to be sent."""
         request.endpoint.pending[request.number] = request
         if self.observer is not None:
             content = MessageContent(request.handler, request.words, data)
             self.observer.request_sent(request.endpoint.name.endpoint, request.number, request.to, content)
 
-    def end_request(self, request: PendingRequest, message: Message) -> None:
-        """Handle a request's answer. Called as a handler."""
+    def handle_answer(self, request: PendingRequest, message: Message) -> None:
+        """Handle a request's answer, and call the reply's handler. Like a handler, this may not send."""
         endpoint, local = request.endpoint, request.endpoint.name.endpoint
         if message.kind == cells.ACKNOWLEDGEMENT:
             if self.observer is not None:
@@ -193,8 +193,8 @@ class ActiveMessages(Library):
 
     def _handle_batch(self) -> int:
         handled = super()._handle_batch()
-        while self.lost and not self._has_ended:
-            endpoint, returned = self.lost.popleft()
+        while self.pending_returns and not self._has_ended:
+            endpoint, returned = self.pending_returns.popleft()
             handled += 1
             if self._endpoints.get(endpoint.name.endpoint) is endpoint:
                 with self.as_handler():
@@ -212,6 +212,7 @@ class ActiveMessages(Library):
     # Received requests.
 
     def _on_request(self, node: int, message: Message) -> Reply | None:
+        """Handle a cell of an endpoint's request."""
         address = address_of(message.handler)
         if message.kind == cells.BYTES or address.form == MORE:
             return self._receive_more(node, message.data)
@@ -251,7 +252,7 @@ class ActiveMessages(Library):
             else:
                 buffer = segment[offset : offset + length]
         self._drop_incoming(node)
-        self._incoming[node] = Incoming(address, request, endpoint, buffer, words, refusal)
+        self._incoming[node] = IncomingBulk(address, request, endpoint, buffer, words, refusal)
         if refusal is not None:
             return _refusal_reply(refusal, address)
         if len(data) < length and address.words & WANTS_WINDOW and self._granted is None and self.settings.long_window:
@@ -279,9 +280,9 @@ class ActiveMessages(Library):
     def _call(
         self, endpoint: Endpoint, address: Address, request: RequestName, words: tuple[int, ...], data: memoryview
     ) -> Reply | None:
-        """Call a request's handler; return its reply."""
+        """Call a request's handler, and return the handler's reply."""
         local, handler = endpoint.name.endpoint, endpoint.handlers.get(address.handler)
-        if handler is None:  # it was removed after the first cell
+        if handler is None:  # it was removed after the first cell had arrived
             return _refusal_reply(Status.BAD_HANDLER, address)
         token = Token(local, EndpointName(request.node, request.endpoint), request, self.observer)
         if self.observer is not None:
@@ -294,14 +295,15 @@ class ActiveMessages(Library):
         return reply
 
     def _drop_incoming(self, node: int) -> None:
-        """Drop the state of a node's bulk message, which is complete or lost."""
+        """Drop the state of the bulk message from a node, which is complete or lost."""
         self._incoming.pop(node, None)
         if self._granted == node:
             self._granted = None
 
 
 def _refusal(endpoint: Endpoint | None, address: Address) -> Status | None:
-    """Return the status with which a request is returned; None: it is handled."""
+    """Return the status with which a request is returned; None if it is handled. endpoint: the destination; None: it
+    does not exist."""
     if endpoint is None:
         return Status.BAD_ENDPOINT
     if not accepts(endpoint.tag, address.tag_remainder):
@@ -310,10 +312,11 @@ def _refusal(endpoint: Endpoint | None, address: Address) -> Status | None:
 
 
 def _refusal_reply(status: Status, address: Address) -> Reply:
+    """Return the library's reply that returns a request."""
     return _library_reply(address, status, address.handler)
 
 
 def _library_reply(address: Address, status: int, value: int) -> Reply:
-    """Return the library's reply to a request."""
+    """Return a reply of the library, of two words. address: of the request."""
     requester = Address(SHORT, 2, address.source, address.to, 0, NO_HANDLER)
     return Reply(requester.pack(), pack_words((status, value), b"", DATA))

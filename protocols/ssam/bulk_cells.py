@@ -1,8 +1,8 @@
-"""Bulk messages, a cell at a time (section 3.4.3): the sender's queue to one node, and the receiver's state of one
+"""Bulk messages, a cell at a time (section 3.4.3): the sender of messages to one node, and the receiver's state of one
 message.
 
-Requests between two nodes are handled in order, so a message's cells need no offsets. Bulk messages to a node are sent one
-at a time. Each cell is a request, acknowledged and retransmitted like any other.
+Requests between two nodes are handled in order, so a message's cells need no offsets. Bulk messages to a node are sent
+one at a time. Each cell is a request, acknowledged and retransmitted like any other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class LeadingCell(Pending):
-    """A cell of a message, except the last."""
+    """Callbacks for a cell of a bulk message, except the last cell."""
 
     __slots__ = ("_messages", "_request")
 
@@ -43,8 +43,8 @@ class LeadingCell(Pending):
         self._request = request
         self._messages = messages
 
-    def answered(self, message: Message) -> None:
-        """Handle a reply of the peer's library: a refusal, or a larger window."""
+    def on_answer(self, message: Message) -> None:
+        """Handle the answer. A reply comes from the peer's library: a refusal, or the grant of a larger window."""
         reply = unpack_words(message.data, 2) if message.kind == cells.REPLY else None
         if reply is None or self._request.is_completed:
             return
@@ -54,12 +54,12 @@ class LeadingCell(Pending):
         else:
             self._request.fail(Status(status))
 
-    def returned(self, reason: str) -> None:
-        self._request.returned(reason)
+    def on_return(self, reason: str) -> None:
+        self._request.on_return(reason)
 
 
-class Stream:
-    """The bulk messages to one node, sent one at a time: concurrent senders wait in a queue."""
+class BulkSender:
+    """Sender of bulk messages to one node, one at a time; concurrent callers wait in a queue."""
 
     def __init__(self, messages: ActiveMessages, node: int) -> None:
         self._messages = messages
@@ -68,8 +68,8 @@ class Stream:
         self._waiters: deque[Completion[None]] = deque()
 
     async def send(self, request: PendingRequest, remainder: int, data: Buffer, offset: int) -> None:
-        """Send a message. Returns when its last cell is in the window's buffers, or when the request is completed
-        earlier. Raises ValueError, RuleError within a handler."""
+        """Send a message. Returns when the last cell has been passed to the kernel, or when the request has ended
+        earlier. remainder: of the tag. Raises ValueError for invalid arguments, and RuleError within a handler."""
         head = pack_head(offset, len(data), request.words)
         self._messages.has_room(self._node)  # raises RuleError within a handler
         while self._is_busy:
@@ -93,7 +93,7 @@ class Stream:
         words, local = len(request.words) | (WANTS_WINDOW if is_long else 0), request.endpoint.name.endpoint
         more = Address(MORE, 0, request.to.endpoint, local, remainder, 0).pack()
         await messages.wait_for_room(node)
-        messages.begin(request, data)
+        messages.record_request(request, data)
         messages.try_request(
             node,
             Address(BULK, words, request.to.endpoint, local, remainder, request.handler).pack(),
@@ -118,9 +118,9 @@ class Stream:
         return request if sent >= len(data) else LeadingCell(request, self._messages)
 
 
-class Incoming:
-    """A bulk message whose cells are arriving. buffer: its part of the segment. refusal: status with which the message
-    is returned; None: its handler is called."""
+class IncomingBulk:
+    """A bulk message whose cells are arriving. buffer: the part of the segment for its data. refusal: status with which
+    the message is returned; None: its handler is called. received: number of bytes received."""
 
     __slots__ = ("address", "buffer", "endpoint", "received", "refusal", "request", "words")
 
@@ -142,7 +142,7 @@ class Incoming:
         self.received = 0
 
     def take(self, data: Buffer) -> bool:
-        """Store the next bytes; return whether the message is complete."""
+        """Store the next bytes. Returns whether the message is complete."""
         begin = self.received
         self.received = min(begin + len(data), len(self.buffer))
         self.buffer[begin : self.received] = data[: self.received - begin]

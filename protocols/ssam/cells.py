@@ -2,7 +2,7 @@
 
 Section 3.1.1: 16 bits of flow control, 32 bits of handler address, 40 bytes of data, and a check as in AAL3/4's
 trailer: 6 bits of length and a CRC-10 (x^10 + x^9 + x^5 + x^4 + x + 1, ITU-T I.363.3). The paper does not specify the
-bits of the flow control; our choice: kind (2 bits), session (8), sequence number (6). The length counts handler and
+bits of the flow control; ours are kind (2 bits), session (8) and sequence number (6). The length counts handler and
 data. Section 3.4.4 proposes a longer payload for cells of long messages: a cell of kind BYTES carries 44 bytes of data,
 without a handler.
 """
@@ -23,11 +23,11 @@ DATA: Final = 40
 """Maximum bytes of data in a cell."""
 
 INTRODUCTION: Final = 4
-"""Kind of a cell with the identities of sender and receiver (ours). The receiver's is 0 if unknown. It is encoded as an
-acknowledgement with the handler INTRODUCES."""
+"""Kind of a message with the identities of sender and receiver (ours); an unknown receiver's identity is 0. The message
+is encoded as an acknowledgement with the handler INTRODUCES."""
 
 MISSING: Final = 1
-"""Handler of a negative acknowledgement: the request of that number is missing (ours)."""
+"""Handler of a negative acknowledgement (ours): the request with the acknowledgement's number is missing."""
 INTRODUCES: Final = 2
 """Handler of an introduction (ours)."""
 LONG: Final = DATA + 4
@@ -41,8 +41,9 @@ SESSIONS: Final = 256
 _CELL: Final = Struct("!HI40sH")
 """Flow control, handler, data, length and check."""
 _BYTES_CELL: Final = Struct("!H44sH")
+"""Flow control, data, length and check."""
 _CHECKED: Final = Struct(f"!{PAYLOAD - 2}sH")
-"""All before the length and check, which takes the beginning of a whole payload; length and check."""
+"""All bytes before the length and the check; length and check. Packing takes the first bytes of a complete payload."""
 _HANDLER_BYTES: Final = 4
 _DATA_AT: Final = 2 + _HANDLER_BYTES
 _CRC_BITS: Final = 10
@@ -51,7 +52,7 @@ _GENERATOR: Final = 0x633
 
 
 class Message:
-    """A cell's message. number: sequence number of the request, or of the answered request."""
+    """A message in a cell. number: sequence number of the request, or of the answered request."""
 
     __slots__ = ("data", "handler", "kind", "number", "session")
 
@@ -63,22 +64,22 @@ class Message:
         self.data: Final = data
 
 
-def _tables() -> tuple[list[int], list[int]]:
-    """Return two tables: the remainder of each 16-bit word times x^10, shifted left by 6 bits to where the next word
-    begins; and each remainder divided by x^10."""
+def _build_tables() -> tuple[list[int], list[int]]:
+    """Build the tables of the CRC: the remainder of each 16-bit word times x^10, shifted left by 6 bits, so that it can
+    be added to the next word; and the quotient of each remainder and x^10."""
     powers = [1]
     for _ in range(_CRC_BITS + 15):
         double = powers[-1] << 1
         powers.append(double ^ _GENERATOR if double >> _CRC_BITS else double)
     remainders = [0]
-    for power in powers[_CRC_BITS:]:  # the remainders of n bits, and the same with the next bit set
+    for power in powers[_CRC_BITS:]:  # each step doubles the table: the new half has the next bit set
         remainders += [remainder ^ power for remainder in remainders]
     quotients = sorted(range(1 << _CRC_BITS), key=remainders.__getitem__)
-    shifted = [remainder << 6 for remainder in range(1 << _CRC_BITS)]  # once, since 65,536 numbers would take 2 MB
+    shifted = [remainder << 6 for remainder in range(1 << _CRC_BITS)]  # shared, since 65,536 objects would take 2 MB
     return [shifted[remainder] for remainder in remainders], quotients
 
 
-_WORDS, _QUOTIENTS = _tables()
+_REMAINDERS, _QUOTIENTS = _build_tables()
 _PAYLOAD_WORDS: Final = Struct(f"!{PAYLOAD // 2}H")
 
 
@@ -89,8 +90,8 @@ def crc10(payload: Buffer) -> int:
 
 
 def _crc10_of_words(words: tuple[int, ...]) -> int:
-    remainders, remainder = _WORDS, 0
-    for word in words:  # with the type of their tuple known, compiled code takes half the time
+    remainders, remainder = _REMAINDERS, 0
+    for word in words:  # `words` has a declared tuple type, which halves the time of compiled code
         remainder = remainders[remainder ^ word]
     return _QUOTIENTS[remainder >> 6]
 
@@ -98,7 +99,7 @@ def _crc10_of_words(words: tuple[int, ...]) -> int:
 def pack_into(
     buffer: bytearray, offset: int, kind: int, session: int, number: int, handler: int = 0, data: bytes = b""
 ) -> None:
-    """Write the payload of a message (see `Message`) without its CRC, padded with zeros."""
+    """Write the payload of a message, padded with zeros, without the CRC. Arguments: see `Message`."""
     if kind == INTRODUCTION:
         kind, handler = ACKNOWLEDGEMENT, INTRODUCES
     control = kind << 14 | session << 6 | number
@@ -109,13 +110,13 @@ def pack_into(
 
 
 def with_crc(payload: Buffer) -> bytes:
-    """Return a payload with the CRC that the interface computes."""
+    """Return a payload with its CRC, which the interface computes when it sends a cell."""
     words: tuple[int, ...] = _PAYLOAD_WORDS.unpack(payload)
     return _CHECKED.pack(payload, words[-1] ^ _crc10_of_words(words))
 
 
 def unpack(payload: Buffer) -> Message | None:
-    """Return a payload's message; None if its length or CRC is wrong."""
+    """Return the message in a payload; None if the length or the CRC is wrong."""
     words: tuple[int, ...] = _PAYLOAD_WORDS.unpack(payload)
     length = words[-1] >> _CRC_BITS
     if length > LONG or _crc10_of_words(words):

@@ -1,4 +1,4 @@
-"""Counters of one node's SSAM."""
+"""Counters of SSAM on one node."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from protocols.ssam.states import CONNECTION, REQUEST, SLOT
 STATELESS = (
     "overruns", "bad_headers", "bad_checks", "no_circuit", "no_buffer", "no_handler", "cells_read", "cells_written",
 )  # fmt: skip
+"""Counters outside the state machines."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """Cells and messages, by cause."""
+    """Numbers of cells and messages."""
 
     requests: int = 0
     """Requests sent by programs."""
     resent: int = 0
     """Requests resent after a time-out."""
     hurried: int = 0
-    """Requests resent before a time-out, since later requests were received or answered."""
+    """Requests resent before a time-out, since the peer reported them missing, or answered later requests."""
     replies: int = 0
     """Replies whose handlers have run."""
     acknowledged: int = 0
     """Requests answered without a reply."""
     returned: int = 0
-    """Requests returned to the program. They may have been handled."""
+    """Requests returned to the program, which may have been handled."""
     old_answers: int = 0
     """Duplicate answers."""
 
@@ -58,11 +59,12 @@ class Counters:
     no_circuit: int = 0
     """Cells of a circuit without a process on this node."""
     no_buffer: int = 0
-    """Cells lost because the receiving process has read too few of its connection."""
+    """Cells lost because the process had not read earlier cells of the connection, which filled the buffers."""
     no_handler: int = 0
-    """Messages for unknown handlers; they count as handled."""
+    """Messages for unknown handlers, or with invalid contents; they count as handled."""
 
     def counter_values(self) -> dict[str, int]:
+        """Return the counters by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

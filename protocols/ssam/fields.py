@@ -1,6 +1,6 @@
 """Location of an active message's fields in a cell, for rules and captures, and the summary of each kind of message.
 
-A cell has no field that identifies SSAM: the circuit does. On these networks all circuits between nodes belong to SSAM.
+No field of a cell identifies SSAM: the circuit does. On ATM networks all circuits between nodes belong to SSAM.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from protocols.atm.fields import ETHERTYPE as ETHERTYPE
 from protocols.core.frame_kinds import Kind
 
 ABOVE: Final = "atm"
-"""The preceding header; offsets start at its first byte."""
+"""Name of the header below. Offsets count from its first byte."""
 
 REQUEST: Final = 0
 REPLY: Final = 1
@@ -30,12 +30,12 @@ FIELDS: Final[dict[str, tuple[object, ...]]] = {
 """Fields for rules: offset, width and mask. In a message of kind BYTES, the handler field contains data."""
 
 FLOW: Final = ()
-"""Cells have the flows of their circuits."""
+"""A cell belongs to the flow of its circuit."""
 
 NAMES: Final[dict[str, dict[int, str]]] = {
     "kind": {REQUEST: "REQUEST", REPLY: "REPLY", ACKNOWLEDGEMENT: "ACKNOWLEDGEMENT", BYTES: "BYTES"}
 }
-"""Names of values."""
+"""Names of field values."""
 
 CHECK: Final = "check"
 """The field that is computed from the rest of the payload."""
@@ -47,11 +47,11 @@ KINDS: Final[dict[int, Kind]] = {
     ACKNOWLEDGEMENT: Kind("ack", "SSAM ACKNOWLEDGEMENT of {number} of session {session}[, handler {handler:#x}]"),
     BYTES: Kind("data", "SSAM BYTES {number} of session {session}, {length} bytes"),
 }
-"""Summaries of messages. They have no message id, since numbers repeat after 64 requests of a circuit."""
+"""Summaries of messages. A message has no id here, since numbers repeat after 64 requests of a circuit."""
 
 
 def unpack_cell(frame: bytes) -> bytes:
-    """Return the payload of a frame's first cell. Raises MalformedError if it is not a message."""
+    """Return the payload of a frame's first cell. Raises MalformedError if it is not a valid message."""
     from protocols.atm.cell import CELL, ETHERNET, HEADER, PAYLOAD  # deferred: only decoders need these modules
     from protocols.core.malformed import MalformedError
     from protocols.ssam.cells import unpack
@@ -65,7 +65,8 @@ def unpack_cell(frame: bytes) -> bytes:
 
 
 def mended(frame: bytes, begin: int) -> bytes:
-    """Return the frame with a message's CRC recomputed. begin: offset of its cell."""
+    """Return the frame with a message's CRC recomputed. begin: offset of the message's cell. Unchanged if the cell is
+    incomplete."""
     from protocols.atm.cell import CELL, HEADER, PAYLOAD
     from protocols.ssam.cells import with_crc
 

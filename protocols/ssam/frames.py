@@ -1,4 +1,4 @@
-"""SSAM's message in an ATM cell, as a Scapy layer. `cells.py` packs and unpacks the same format without Scapy."""
+"""SSAM's message in an ATM cell, as a Scapy layer. `cells.py` implements the same format without Scapy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The factory of SSAM's nodes: an interface with its kernel, and the library above it."""
+"""SSAM's plug: the factory of a node's interface with its kernel, and of the library above it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from protocols.ssam.settings import Settings
 
 def plug(settings: Settings | None = None) -> Plug:
     """Make SSAM's plug."""
-    config = settings if settings is not None else Settings()
+    node_settings = settings if settings is not None else Settings()
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
-        device = Sba100(adapter, nic, host_work(nic), config, Counters())
+        device = Sba100(adapter, nic, host_work(nic), node_settings, Counters())
         return Agent(device, ActiveMessages(device.program, nic), has_input_fifo=True)
 
     return build

@@ -1,4 +1,4 @@
-"""SSAM's entry point "ssam" in the group "testbed.protocols"."""
+"""SSAM's description for the testbed: the entry point "ssam" in the group "testbed.protocols"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: a handler's access to its message, by which a request's handler may reply once."""
+"""Tokens: a handler's access to the message that it handles, through which a request's handler may reply once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Token:
     def __init__(
         self, local: int, source: EndpointName, request: RequestName | None = None, observer: Observer | None = None
     ) -> None:
-        """local: number of the receiving endpoint. request: its name; None: the message is a reply."""
+        """local: number of the receiving endpoint. request: name of the request; None: the message is a reply."""
         self.source: Final = source
         """AM_GetSourceEndpoint: the sender."""
         self._local = local
@@ -32,32 +32,33 @@ class Token:
 
     @property
     def is_reply(self) -> bool:
+        """Whether the message is a reply."""
         return self._request is None
 
     def reply(self, handler: int, *words: int) -> None:
-        """AM_ReplyM: send a short reply, of at most 10 words. Raises RuleError if the handler may not reply,
-        ValueError."""
-        self._make(SHORT, handler, words, b"")
+        """AM_ReplyM: send a short reply of at most 10 words. Raises RuleError if the handler may not reply, and
+        ValueError for an invalid handler or word."""
+        self._set_reply(SHORT, handler, words, b"")
 
     def reply_medium(self, handler: int, data: Buffer, *words: int) -> None:
         """AM_ReplyIM: reply with data, which is copied; words and data take 40 bytes at most. Otherwise as `reply`."""
-        self._make(MEDIUM, handler, words, data)
+        self._set_reply(MEDIUM, handler, words, data)
 
     def end(self) -> Reply | None:
-        """Invalidate the token after its handler; return the reply, or None for an acknowledgement. For the library
-        only."""
+        """Invalidate the token after the handler has ended; return the handler's reply, or None if the request is only
+        acknowledged. For the library only."""
         self._is_over = True
         if self._observer is not None and self._request is not None and self._reply is None:
             self._observer.reply_sent(self._local, self._request, MessageContent(NO_HANDLER, (), b""))
         return self._reply
 
-    def _make(self, form: int, handler: int, words: tuple[int, ...], data: Buffer) -> None:
+    def _set_reply(self, form: int, handler: int, words: tuple[int, ...], data: Buffer) -> None:
         if self._is_over:
-            raise RuleError("the handler has ended: a token is good while it runs")
+            raise RuleError("the handler has ended: a token is valid only while its handler runs")
         if self._request is None:
-            raise RuleError("this is a reply's handler: it may send nothing")
+            raise RuleError("a reply's handler may send nothing")
         if self._reply is not None:
-            raise RuleError("this request has been replied to: a handler replies once")
+            raise RuleError("this request has been replied to: a handler may reply only once")
         body = pack_words(words, data, DATA)
         address = Address(form, len(words), self.source.endpoint, self._local, 0, checked_handler(handler))
         self._reply = Reply(address.pack(), body)

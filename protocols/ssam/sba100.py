@@ -1,12 +1,12 @@
-"""The SBA-100: an output FIFO, an input FIFO, and the kernel's traps that move cells between them and buffers.
+"""The SBA-100: an output FIFO, an input FIFO, and the kernel's traps that move cells between the FIFOs and buffers.
 
 Section 3.2: the interface moves cells to and from the fibre and checks them; it has no DMA and no segmentation. The
 input FIFO has 292 cells; a cell that finds it full is lost. Section 3.3.2: a process names a connection and an offset
 into its buffers; the kernel checks both, and looks up the circuit.
 
-`Sba100` has the input FIFO and the alarm. A `Process` has the device open: `write`, `read` and `write_read` are the
-traps, `call_write` and `call_read` the slow path, system calls on the device file (section 3.4.2). Each takes time of
-the core. A cell occupies the input FIFO until the core has read it.
+`Sba100` has the input FIFO and the alarm. A `Process` is a process that has opened the device: `write`, `read` and
+`write_read` are the traps; `call_write` and `call_read` are the slow path, system calls on the device file (section
+3.4.2). Each takes time of the core. A cell occupies the input FIFO until the core has read it.
 """
 
 from __future__ import annotations
@@ -28,49 +28,50 @@ ALARM: Final = 1
 """Completion: the alarm has expired. Doorbell ALARM + n sets it to the time-out times 2 ** n."""
 BATCH: Final = 16
 """Maximum cells of one read trap (section 3.4.3)."""
-SLOT: Final = 56
-"""Bytes of a cell in the buffers, padded as in the FIFOs."""
-AREA: Final = (2 * MAX_WINDOW + 1) * SLOT
-"""Bytes of a connection's buffers for sending: requests, kept answers, and one cell for control messages."""
-RECEIVED: Final = 2 * MAX_WINDOW
-"""Cells of a connection's buffers for receiving: the requests of a window, and the answers to one. With those for sending
-they are the 4w cells of section 3.3.1."""
-
+SLOT_SIZE: Final = 56
+"""Bytes of a cell's slot in the buffers, padded as in the FIFOs."""
+SEND_BUFFERS_SIZE: Final = (2 * MAX_WINDOW + 1) * SLOT_SIZE
+"""Bytes of a connection's send buffers: requests, kept answers, and one cell for control messages."""
+RECEIVE_BUFFERS: Final = 2 * MAX_WINDOW
+"""Cells of a connection's receive buffers: the requests of a window, and the answers to a window. With the send
+buffers, they are the 4w cells of section 3.3.1."""
 
 WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP = "write trap", "read trap", "write-read trap"
-"""Work on the host: a trap into the kernel and its return. A write includes pushing the cell; a read does not include
-pulling cells."""
+"""Work on the host: a trap into the kernel and its return. A write trap includes pushing the cell; a read trap does not
+include pulling cells (CELL_READ)."""
 CELL_READ: Final = "read cell"
 """Pull a cell out of the input FIFO by a trap, find the process's buffer, store it and check the interface's flags."""
 WRITE_CALL, READ_CALL = "write call", "read call"
-"""Work of the driver's system calls."""
+"""Work on the host: a system call of the driver. A read does not include pulling a cell (CELL_CALL)."""
 CELL_CALL: Final = "read cell by call"
 """Pull a cell out of the input FIFO by a system call."""
 KINDS: Final = (WRITE_TRAP, READ_TRAP, WRITE_READ_TRAP, CELL_READ, WRITE_CALL, READ_CALL, CELL_CALL)
-"""Work of the kernel on the host's core (tables 1 and 2)."""
+"""Kinds of the kernel's work on the host's core (tables 1 and 2)."""
 
 Batch = list[tuple[int, Message]]
 """Messages that one trap delivers, each with its connection."""
 
 
 class TrapError(Exception):
-    """The kernel has refused a trap: no such connection, or an offset outside its buffers."""
+    """The kernel has refused a trap or a connection: there is no such connection, the offset is outside its buffers, or
+    the connection cannot be opened."""
 
 
 class _Circuit:
-    """The kernel's state of a connection. head: header of its frames. memory: its buffers for sending."""
+    """The kernel's state of a connection. node: the peer's number. head: Ethernet and cell header of its frames.
+    memory: its send buffers."""
 
     __slots__ = ("head", "memory", "node")
 
     def __init__(self, node: int, head: bytes) -> None:
         self.node: Final = node
         self.head: Final = head
-        self.memory: Final = bytearray(AREA)
+        self.memory: Final = bytearray(SEND_BUFFERS_SIZE)
 
 
 class Sba100(Firmware):
-    """A node's interface and its kernel. program: the process of the node's program, which is notified of cells and accepts
-    connections; other processes poll, and open connections."""
+    """A node's interface and its kernel. program: the process of the node's program, which is notified of cells, and
+    for which the kernel accepts connections; other processes poll, and open connections themselves."""
 
     def __init__(
         self, adapter: Adapter, nic: FirmwareActions, work: HostWork, settings: Settings, counters: Counters
@@ -86,11 +87,13 @@ class Sba100(Firmware):
         self._nic = nic
         self._input: deque[bytes] = deque()
         self._reads: deque[int] = deque()  # times at which the core finishes reading the cells of a trap
-        self._owners: dict[bytes, tuple[Process, int]] = {}  # processes and their connections, by the headers of cells
+        self._owners: dict[
+            bytes, tuple[Process, int]
+        ] = {}  # process and connection, by the header of cells
 
     @property
     def deadline(self) -> int | None:
-        """When the alarm expires, or None."""
+        """Time at which the alarm expires, or None."""
         return self._alarm
 
     @property
@@ -106,7 +109,7 @@ class Sba100(Firmware):
         self._arrive(now, cell)
 
     def on_doorbell(self, now: int, index: int) -> None:
-        """Set the alarm."""
+        """Set the alarm; see ALARM."""
         if index >= ALARM:
             self._alarm = now + (self.settings.timeout << index - ALARM)
 
@@ -139,8 +142,8 @@ class Sba100(Firmware):
     # The kernel.
 
     def assign(self, process: Process, node: int, connection: int) -> bytes:
-        """Assign the circuits to and from a node to a process; return the header of frames to the node. Raises
-        TrapError if another process has them."""
+        """Assign the circuits to and from a node to a process; return the header of frames to the node. connection: id
+        of the process's connection. Raises TrapError if another process has the circuits."""
         local, addresses = self.adapter.number, self.adapter.addresses
         owner, _ = self._owners.setdefault(header(circuit(node, local, self._nodes)), (process, connection))
         if owner is not process:
@@ -161,8 +164,8 @@ class Sba100(Firmware):
             self._nic.send(frame)
 
     def pull(self, max_cells: int, kind: str) -> None:
-        """Read cells from the input FIFO, and store each in the buffers of its circuit's process. kind: kind of the work per
-        cell."""
+        """Read cells from the input FIFO, and store each in the buffers of its circuit's process. kind: kind of the
+        work per cell."""
         counters, cells, work = self.counters, self._input, self.work
         for _ in range(min(max_cells, len(cells))):
             cell = cells.popleft()
@@ -178,14 +181,14 @@ class Sba100(Firmware):
                 counters.bad_checks += 1
             else:
                 process, connection = owner
-                if len(process.stored) >= RECEIVED and not process.has_buffer(connection):
+                if len(process.stored) >= RECEIVE_BUFFERS and not process.has_buffer(connection):
                     counters.no_buffer += 1
                 else:
                     process.stored.append((connection, message))
 
     def _accept(self, cell: bytes) -> tuple[Process, int] | None:
-        """Open the program's connection for a cell's circuit; None: not a circuit to this node, or too many
-        connections."""
+        """Open the program's connection for a cell's circuit. Returns None if the circuit does not lead to this node,
+        or if the program has too many connections."""
         ends = nodes_of(circuit_of(cell), self._nodes)
         if ends is None or ends[1] != self.adapter.number:
             return None
@@ -196,11 +199,11 @@ class Sba100(Firmware):
 
 
 class Process:
-    """A process that has the interface open: its connections, their buffers, and its traps. A connection's id is an
+    """A process that has opened the interface: its connections, their buffers, and its traps. A connection's id is an
     index of the process's table, so that a process cannot access connections of other processes. Messages for a process
     are stored for its next read, whichever process reads the FIFO.
 
-    is_watched: whether the process is notified of the next cell. stored: messages in its buffers, with their
+    is_watched: whether the process is notified of the next cell. stored: messages in the receive buffers, with their
     connections.
     """
 
@@ -213,12 +216,12 @@ class Process:
 
     @property
     def has_cells(self) -> bool:
-        """Whether a read trap may deliver something."""
+        """Whether a read trap may deliver messages."""
         return self.device.has_cells or bool(self.stored)
 
     def connect(self, node: int) -> int:
-        """Return the id of the connection to a node; open it if necessary. Raises TrapError if too many are open, or
-        another process of this node has it."""
+        """Return the id of the connection to a node; open it if necessary. Raises TrapError if too many are open, or if
+        another process of this node has the connection."""
         existing = self._by_node.get(node)
         if existing is not None:
             return existing
@@ -237,21 +240,22 @@ class Process:
         return self._circuits[connection].node
 
     def memory(self, connection: int) -> bytearray:
-        """Return a connection's buffers, which the kernel shares with the process."""
+        """Return a connection's send buffers, which the kernel shares with the process."""
         return self._circuits[connection].memory
 
     def has_buffer(self, connection: int) -> bool:
-        """Whether a received cell of a connection has a buffer. It has none where other processes have read the FIFO, and
-        this one has not."""
-        return sum(number == connection for number, _ in self.stored) < RECEIVED
+        """Whether a connection has a free receive buffer. It may have none if other processes have read the FIFO and
+        this process has not."""
+        return sum(number == connection for number, _ in self.stored) < RECEIVE_BUFFERS
 
     def write(self, connection: int, offset: int) -> None:
-        """Send the cell at an offset of a connection's buffers. Raises TrapError for a wrong connection or offset."""
+        """Send the cell at an offset of a connection's send buffers. Raises TrapError for an invalid connection or
+        offset."""
         self._push(connection, offset, WRITE_TRAP)
 
     def read(self) -> Batch:
-        """Return the received messages, at most BATCH. If there are none, no time is spent here: the profile has the
-        time of an unsuccessful poll."""
+        """Return the received messages, at most BATCH. Without cells, no work is charged here: the profile has the time
+        of an unsuccessful poll."""
         if not self.has_cells:
             return []
         self.device.work.spend(READ_TRAP)
@@ -272,11 +276,13 @@ class Process:
         return self._pull(1, CELL_CALL)
 
     def _push(self, connection: int, offset: int, kind: str) -> None:
-        """Check connection and offset, and put the cell into the output FIFO."""
+        """Check connection and offset, and put the cell into the output FIFO. kind: kind of the work."""
         if not 0 <= connection < len(self._circuits):
-            raise TrapError(f"connection {connection}: there are {len(self._circuits)}")
-        if offset % SLOT or not 0 <= offset <= AREA - SLOT:
-            raise TrapError(f"offset {offset}: multiples of {SLOT} from 0 to {AREA - SLOT}")
+            raise TrapError(f"no connection {connection}: the process has {len(self._circuits)}")
+        if offset % SLOT_SIZE or not 0 <= offset <= SEND_BUFFERS_SIZE - SLOT_SIZE:
+            raise TrapError(
+                f"offset must be a multiple of {SLOT_SIZE} from 0 to {SEND_BUFFERS_SIZE - SLOT_SIZE}, got {offset}"
+            )
         self.device.work.spend(kind)
         circuit = self._circuits[connection]
         self.device.push(circuit.node, circuit.head + with_crc(circuit.memory[offset : offset + PAYLOAD]))
@@ -289,15 +295,15 @@ class Process:
         return delivered
 
 
-def request_slot(number: int) -> int:
-    """Return the offset of a request's cell."""
-    return number % MAX_WINDOW * SLOT
+def request_offset(number: int) -> int:
+    """Return the offset of a request's cell in the send buffers."""
+    return number % MAX_WINDOW * SLOT_SIZE
 
 
-def answer_slot(number: int) -> int:
-    """Return the offset of the kept answer to a request."""
-    return (MAX_WINDOW + number % MAX_WINDOW) * SLOT
+def answer_offset(number: int) -> int:
+    """Return the offset of the kept answer to a request in the send buffers."""
+    return (MAX_WINDOW + number % MAX_WINDOW) * SLOT_SIZE
 
 
-CONTROL_SLOT: Final = 2 * MAX_WINDOW * SLOT
+CONTROL_OFFSET: Final = 2 * MAX_WINDOW * SLOT_SIZE
 assert SEQUENCE_NUMBERS % MAX_WINDOW == 0, "a sequence number must determine its slot"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 MAX_WINDOW: Final = 32
-"""Half of the sequence numbers, so that a duplicate is never mistaken for a new message."""
+"""Maximum window: half of the sequence numbers, so that a duplicate is never mistaken for a new message."""
 
 MAX_BACKOFF: Final = 6
 """Maximum number of doublings of a time-out."""
@@ -17,14 +17,15 @@ class Settings:
     """Settings of a node. Raises ValueError for invalid ones.
 
     window: maximum unanswered requests to a peer (w in section 3.3.1, 32 in its example). timeout: nanoseconds without
-    an answer after which a request is resent, doubled up to 2 ** MAX_BACKOFF times (ours: the paper has no value).
-    give_up: time-outs without an answer after which requests are returned; 0: never. input_fifo: cells (section 3.2).
+    an answer after which a request is resent, doubled up to MAX_BACKOFF times (ours: the paper has no value). give_up:
+    number of time-outs without an answer after which requests are returned; 0: never. input_fifo: capacity of the input
+    FIFO in cells (section 3.2).
     connections: maximum number of peers (figure 1: SSAM_MAX_CONN).
 
     Three settings are improvements that the paper proposes. long_payload: cells of long messages after the first cell
-    carry 44 bytes instead of 40 (section 3.4.4). long_window: window during a long message, requested by a flag in its
-    first cell and granted to one sender at a time (section 3.5); 0: no larger window. interrupts: handlers run when a
-    cell arrives, without a poll (section 3.1.1).
+    carry 44 bytes instead of 40 (section 3.4.4). long_window: window during a long message, requested by a flag in the
+    message's first cell and granted to one sender at a time (section 3.5); 0: no larger window. interrupts: handlers
+    run when a cell arrives, without a poll (section 3.1.1).
     """
 
     window: int = 32

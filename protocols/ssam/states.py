@@ -1,4 +1,4 @@
-"""SSAM's state machines as tables: a slot of the sender's window, a request at its receiver, and a connection."""
+"""State tables of SSAM: a slot of the sender's window, a request at the receiver, and a connection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUEST: Final = StateTable(
         Row("answered", "again", "send the held answer", "answered", ("answered_again",)),
     ),
 )
-"""A request at its receiver. Section 3.3.1: a duplicate may mean that the reply was lost."""
+"""A request at the receiver. Section 3.3.1: a duplicate may mean that the reply was lost."""
 
 CONNECTION: Final = StateTable(
     "Connection",

@@ -15,8 +15,8 @@ from tests.sim.state_watch import Watch
 
 def watch_slots(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Count what happens to the slots of windows."""
-    take_number, overdue, begin = Connection.take_number, Connection.overdue, Connection._begin
-    hurry, answered = Library._hurry, Library._answered
+    take_number, overdue, begin = Connection.take_number, Connection.find_overdue, Connection._reset
+    hurry, answered = Library._resend_lost, Library._handle_answer
 
     def state_of(connection: Connection, number: int) -> str:
         is_sent = connection.base <= number < connection.next and not connection._answered[number % MAX_WINDOW]
@@ -59,24 +59,24 @@ def watch_slots(patch: pytest.MonkeyPatch, watch: Watch) -> None:
         watch.record(SLOT, before, event, state_of(connection, number))
 
     patch.setattr(Connection, "take_number", watched_take_number)
-    patch.setattr(Connection, "overdue", watched_overdue)
-    patch.setattr(Connection, "_begin", watched_begin)
-    patch.setattr(Library, "_hurry", watched_hurry)
-    patch.setattr(Library, "_answered", watched_answered)
+    patch.setattr(Connection, "find_overdue", watched_overdue)
+    patch.setattr(Connection, "_reset", watched_begin)
+    patch.setattr(Library, "_resend_lost", watched_hurry)
+    patch.setattr(Library, "_handle_answer", watched_answered)
 
 
 def watch_requests(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Count what happens to requests at their receivers."""
-    requested, next_turn = Library._requested, Connection.next_turn
+    requested, next_turn = Library._handle_request, Connection.next_turn
     arriving: list[Message] = []
 
     def state_of(connection: Connection, message: Message) -> str:
-        if connection.place_of(message.number) < 0:
+        if connection.distance_of(message.number) < 0:
             return "answered"
         return "kept" if message.number in connection.kept else "awaited"
 
     def watched_requested(library: Library, connection: Connection, message: Message) -> None:
-        before, distance = state_of(connection, message), connection.place_of(message.number)
+        before, distance = state_of(connection, message), connection.distance_of(message.number)
         arriving.append(message)
         requested(library, connection, message)
         arriving.remove(message)
@@ -93,13 +93,13 @@ def watch_requests(patch: pytest.MonkeyPatch, watch: Watch) -> None:
             watch.record(REQUEST, "kept", "its turn", state_of(connection, message))
         return message
 
-    patch.setattr(Library, "_requested", watched_requested)
+    patch.setattr(Library, "_handle_request", watched_requested)
     patch.setattr(Connection, "next_turn", watched_next_turn)
 
 
 def watch_connections(patch: pytest.MonkeyPatch, watch: Watch) -> None:
     """Count what happens to connections to other nodes."""
-    connection_of, current, tick = Library._connection_of, Library._current_connection, Library._tick
+    connection_of, current, tick = Library._connection_of, Library._current_connection, Library._on_alarm
 
     def state_of(connection: Connection | None) -> str:
         if connection is None:
@@ -136,7 +136,7 @@ def watch_connections(patch: pytest.MonkeyPatch, watch: Watch) -> None:
 
     patch.setattr(Library, "_connection_of", watched_connection_of)
     patch.setattr(Library, "_current_connection", watched_current)
-    patch.setattr(Library, "_tick", watched_tick)
+    patch.setattr(Library, "_on_alarm", watched_tick)
 
 
 WATCHING = (watch_slots, watch_requests, watch_connections)

@@ -184,8 +184,8 @@ def test_the_history_of_an_incast_is_complete(senders: int, queue_frames: int, t
 def test_without_recovery_the_checker_finds_the_lost_messages(
     senders: int, queue_frames: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Connection, "overdue", lambda _: None)
-    monkeypatch.setattr(Connection, "lost", lambda *_: None)
+    monkeypatch.setattr(Connection, "find_overdue", lambda _: None)
+    monkeypatch.setattr(Connection, "find_lost", lambda *_: None)
     monkeypatch.setattr(Connection, "recover", lambda _: [])
     with pytest.raises(TestbedError, match="programs have not ended"):
         run_with_history(senders, queue_frames, tmp_path / "run")

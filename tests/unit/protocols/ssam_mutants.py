@@ -8,19 +8,19 @@ from protocols.ssam import cells
 from protocols.ssam.cells import Message
 from protocols.ssam.connection import Connection
 from protocols.ssam.host import Library, Reply
-from protocols.ssam.sba100 import Sba100, answer_slot
+from protocols.ssam.sba100 import Sba100, answer_offset
 from tests.unit.protocols.mutants import Mutant
 
 
 def handled_again(patch: pytest.MonkeyPatch) -> None:
-    requested = Library._requested
+    requested = Library._handle_request
 
     def handle_duplicates(library: Library, connection: Connection, message: Message) -> None:
-        if connection.place_of(message.number) < 0:
+        if connection.distance_of(message.number) < 0:
             library._run(connection, message)
         requested(library, connection, message)
 
-    patch.setattr(Library, "_requested", handle_duplicates)
+    patch.setattr(Library, "_handle_request", handle_duplicates)
 
 
 def freed_too_early(patch: pytest.MonkeyPatch) -> None:
@@ -32,13 +32,13 @@ def freed_too_early(patch: pytest.MonkeyPatch) -> None:
         answer(library, connection, number, reply)
         previous = (number - 1) % cells.SEQUENCE_NUMBERS
         memory = library.process.memory(connection.number)
-        cells.pack_into(memory, answer_slot(previous), cells.ACKNOWLEDGEMENT, connection.session, previous)
+        cells.pack_into(memory, answer_offset(previous), cells.ACKNOWLEDGEMENT, connection.session, previous)
 
     patch.setattr(Library, "_answer", answer_and_free_the_previous)
 
 
 def slot_lost(patch: pytest.MonkeyPatch) -> None:
-    answered = Connection.answered
+    answered = Connection.record_answer
 
     def answered_or_shrunk(connection: Connection, low_number: int) -> bool:
         is_new = answered(connection, low_number)
@@ -46,7 +46,7 @@ def slot_lost(patch: pytest.MonkeyPatch) -> None:
             connection.window = max(0, connection.window - 1)
         return is_new
 
-    patch.setattr(Connection, "answered", answered_or_shrunk)
+    patch.setattr(Connection, "record_answer", answered_or_shrunk)
 
 
 def uncounted(patch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ from protocols.ssam.sba100 import (
     CELL_READ,
     READ_CALL,
     READ_TRAP,
-    SLOT,
+    SLOT_SIZE,
     WRITE_CALL,
     WRITE_READ_TRAP,
     Process,
@@ -95,10 +95,10 @@ def test_a_cell_of_a_long_message_has_data_in_place_of_a_handler(message: Messag
 
 @given(messages)
 def test_a_written_message_is_read_unchanged_and_equals_scapys_layer(message: Message) -> None:
-    buffer = bytearray(b"\xff" * 3 * SLOT)
-    write_payload(buffer, SLOT, message)
-    assert set(buffer[:SLOT] + buffer[SLOT + PAYLOAD :]) == {0xFF}, "nothing outside of it is written"
-    payload = with_crc(buffer[SLOT : SLOT + PAYLOAD])
+    buffer = bytearray(b"\xff" * 3 * SLOT_SIZE)
+    write_payload(buffer, SLOT_SIZE, message)
+    assert set(buffer[:SLOT_SIZE] + buffer[SLOT_SIZE + PAYLOAD :]) == {0xFF}, "nothing outside of it is written"
+    payload = with_crc(buffer[SLOT_SIZE : SLOT_SIZE + PAYLOAD])
     assert fields_of(unpack(payload)) == fields_of(message)
     layer = Ssam(
         kind=message.kind, session=message.session, number=message.number, handler=message.handler,
@@ -441,15 +441,15 @@ def test_each_cell_of_a_frame_of_several_is_received() -> None:
 
 def test_the_kernel_checks_connections_and_offsets_of_a_process() -> None:
     node = Node(0, Settings(connections=1))
-    with pytest.raises(TrapError, match="connection 0: there are 0"):
+    with pytest.raises(TrapError, match="no connection 0: the process has 0"):
         node.library.process.write(0, 0)
     assert node.library.process.connect(1) == node.library.process.connect(1) == 0
-    for offset in (-SLOT, 1, 65 * SLOT):
-        with pytest.raises(TrapError, match=f"offset {offset}: multiples of 56"):
+    for offset in (-SLOT_SIZE, 1, 65 * SLOT_SIZE):
+        with pytest.raises(TrapError, match=f"offset must be a multiple of 56 from 0 to 3584, got {offset}"):
             node.library.process.write(0, offset)
     with pytest.raises(TrapError, match="a process has 1 connections at most"):
         node.library.try_request(2, COUNT)
-    node.library.process.write(0, 64 * SLOT)
+    node.library.process.write(0, 64 * SLOT_SIZE)
     assert circuit_of(node.outgoing[0][ETHERNET:]) == circuit(0, 1, 3)
 
 
@@ -467,7 +467,7 @@ def test_a_process_can_send_only_on_its_own_connections() -> None:
     node = Node(0, Settings())
     first, second = node.library.process, Process(node.device)
     assert (first.connect(1), first.connect(0), second.connect(2)) == (0, 1, 0)
-    with pytest.raises(TrapError, match="connection 1: there are 1"):
+    with pytest.raises(TrapError, match="no connection 1: the process has 1"):
         second.write(1, 0)
     with pytest.raises(TrapError, match="no connection to node 1: another process of this node has it"):
         second.connect(1)
@@ -545,7 +545,7 @@ def test_handlers_may_send_no_requests_and_a_replys_handler_no_reply() -> None:
     second = pair.nodes[1].library
     second.set_handler(7, lambda *_: second.try_request(0, COUNT) and None)
     run(pair.nodes[0].library.request(1, 7))
-    with pytest.raises(RuleError, match="a handler may send no request"):
+    with pytest.raises(RuleError, match="a handler may not send requests"):
         pair.settle()
     pair = Pair()
     pair.nodes[0].library.set_handler(ECHOED, lambda *_: Reply(ECHO, b""))
@@ -558,7 +558,10 @@ def test_handlers_may_send_no_requests_and_a_replys_handler_no_reply() -> None:
     ("returned", "sentence"),
     [
         (b"echo", "the handler 7 has returned a bytes: it may return a Reply or None"),
-        (Reply(-1, b""), "the handler 7 has replied to a handler's address of -1: 0 to"),
+        (
+            Reply(-1, b""),
+            "the handler 7 has returned an invalid reply: the handler's address must be 0 to 4294967295, got -1",
+        ),
         (Reply(ECHOED, bytes(41)), "the handler 7 has replied 41 bytes: 40 at most"),
         (Reply(ECHOED, memoryview(bytes(44)).cast("I")), "the handler 7 has replied 44 bytes: 40 at most"),
     ],
@@ -581,13 +584,13 @@ def test_invalid_arguments_are_rejected_and_nothing_is_sent() -> None:
         node.library.try_request(1, COUNT, bytes(41))
     with pytest.raises(ValueError, match="44 bytes: a message carries 40 at most"):
         node.library.try_request(1, COUNT, memoryview(bytes(44)).cast("I"))
-    with pytest.raises(ValueError, match="a handler's address of 4294967296: 0 to 4294967295"):
+    with pytest.raises(ValueError, match="the handler's address must be 0 to 4294967295, got 4294967296"):
         node.library.try_request(1, 1 << 32)
     with pytest.raises(TypeError):
         node.library.try_request(1, COUNT, "text")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no node 3: there are 3"):
+    with pytest.raises(ValueError, match="node must be 0 to 2, got 3"):
         node.library.try_request(3, COUNT)
-    with pytest.raises(ValueError, match="a handler's address of -1"):
+    with pytest.raises(ValueError, match="the handler's address must be 0 to 4294967295, got -1"):
         node.library.set_handler(-1, lambda *_: None)
     assert not node.outgoing
     assert not node.library.pending_work()

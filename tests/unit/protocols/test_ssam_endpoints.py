@@ -158,12 +158,12 @@ def test_a_requests_handler_may_send_one_reply_and_nothing_else() -> None:
                 attempt()
             errors.append(str(caught.value))
         token.reply(SQUARED, word)
-        with pytest.raises(RuleError, match="a handler replies once"):
+        with pytest.raises(RuleError, match="a handler may reply only once"):
             token.reply(SQUARED, word)
         tokens.append(token)
 
     def reply_to_a_reply(token: Token, _: int) -> None:
-        with pytest.raises(RuleError, match="a reply's handler: it may send nothing"):
+        with pytest.raises(RuleError, match="a reply's handler may send nothing"):
             token.reply(SQUARED, 1)
 
     tokens: list[Token] = []
@@ -242,10 +242,10 @@ def test_an_invalid_request_is_rejected_or_counted_and_changes_nothing(form: int
 def test_invalid_arguments_are_rejected_and_nothing_is_sent() -> None:
     ends = EndpointPair()
     for program, error in (
-        (ends.first.request(ends.index, 0), "handler 0: 1 to 255"),
+        (ends.first.request(ends.index, 0), "handler must be 1 to 255, got 0"),
         (ends.first.request(ends.index, SQUARE, -1), "integers from 0 to"),
         (ends.first.request(5, SQUARE), "index 5 of the translation table is empty"),
-        (ends.first.request_bulk(ends.index, SQUARE, b"1", -1), "1 bytes from -1 on"),
+        (ends.first.request_bulk(ends.index, SQUARE, b"1", -1), "1 bytes at offset -1"),
         (ends.first.request_bulk(ends.index, SQUARE, b"1", 0, 1, 2, 3, 4, 5), "5 words: a bulk message has 4 at most"),
     ):
         with pytest.raises((ValueError, LookupError), match=error):
