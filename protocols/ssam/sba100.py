@@ -87,9 +87,7 @@ class Sba100(Firmware):
         self._nic = nic
         self._input: deque[bytes] = deque()
         self._reads: deque[int] = deque()  # times at which the core finishes reading the cells of a trap
-        self._owners: dict[
-            bytes, tuple[Process, int]
-        ] = {}  # process and connection, by the header of cells
+        self._owners: dict[bytes, tuple[Process, int]] = {}  # process and connection, by the header of cells
 
     @property
     def deadline(self) -> int | None:

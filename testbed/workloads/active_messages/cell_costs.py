@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from protocols.ssam.host import Library, Reply
-from protocols.ssam.sba100 import BATCH, CONTROL_SLOT
+from protocols.ssam.sba100 import BATCH, CONTROL_OFFSET
 from testbed.workloads.form import Native, Node
 from testbed.workloads.quantiles import quantiles
 
@@ -67,20 +67,20 @@ class CellCosts(Native[Library]):
 
         def time_read(cells: int) -> int:
             for _ in range(cells):
-                process.write(local, CONTROL_SLOT)
+                process.write(local, CONTROL_OFFSET)
             return elapsed(process.read)
 
         single, batch = time_read(1), time_read(BATCH)
-        process.write(local, CONTROL_SLOT)
+        process.write(local, CONTROL_OFFSET)
         return [
-            ("write trap", elapsed(lambda: process.write(peer, CONTROL_SLOT))),
-            ("write call", elapsed(lambda: process.call_write(peer, CONTROL_SLOT))),
+            ("write trap", elapsed(lambda: process.write(peer, CONTROL_OFFSET))),
+            ("write call", elapsed(lambda: process.call_write(peer, CONTROL_OFFSET))),
             ("read call, 1 cell", elapsed(process.call_read)),
             ("read call, 0 cells", elapsed(process.call_read)),
             ("read trap, 1 cell", single),
             ("read trap, each further cell", (batch - single) // (BATCH - 1)),
-            ("write-read trap, 0 cells", elapsed(lambda: process.write_read(peer, CONTROL_SLOT))),
-            ("write-read trap, 1 cell", elapsed(lambda: process.write_read(local, CONTROL_SLOT))),
+            ("write-read trap, 0 cells", elapsed(lambda: process.write_read(peer, CONTROL_OFFSET))),
+            ("write-read trap, 1 cell", elapsed(lambda: process.write_read(local, CONTROL_OFFSET))),
         ]
 
 
@@ -166,7 +166,7 @@ class _Exchange:
             node.row(measure=measure, ns=elapsed)
             if "reply" not in measure:
                 start_time = node.now()
-                library.process.write(library.process.connect(node.rank), CONTROL_SLOT)
+                library.process.write(library.process.connect(node.rank), CONTROL_OFFSET)
                 node.row(measure="handle request, no answer", ns=elapsed - (node.now() - start_time))
                 library.process.read()
             await node.sleep(_BATCH_TIME * 3 // 2)
