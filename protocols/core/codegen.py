@@ -22,7 +22,7 @@ from typing import Final
 
 from scapy.fields import FlagsField
 
-from protocols.core.formats import Format, FormatError, Part, Stack, enumeration
+from protocols.core.formats import Format, FormatError, FrameField, Stack, enumeration
 from protocols.core.frame_kinds import Kind
 from protocols.core.python_source import fold, literal
 
@@ -79,16 +79,16 @@ from typing import Final
 def _constants(format_: Format) -> str:
     lines = [f"ETHERTYPE: Final = 0x{format_.ethertype:04X}"]
     seen: set[str] = set()
-    for part in chain(*(stack.parts for stack in format_.stacks)):
-        name = part.field.name.upper()
-        if not format_.is_own(part.layer) or name in seen:
+    for field in chain(*(stack.fields for stack in format_.stacks)):
+        name = field.scapy_field.name.upper()
+        if not format_.is_own(field.layer) or name in seen:
             continue
-        values = {text: value for value, text in enumeration(part.field).items()}
-        if isinstance(part.field, FlagsField):
-            values = {flag: 1 << bit for bit, flag in enumerate(part.field.names)}
+        values = {text: value for value, text in enumeration(field.scapy_field).items()}
+        if isinstance(field.scapy_field, FlagsField):
+            values = {flag: 1 << bit for bit, flag in enumerate(field.scapy_field.names)}
         if values:
             seen.add(name)
-        if len(values) == 1 and not isinstance(part.field, FlagsField):
+        if len(values) == 1 and not isinstance(field.scapy_field, FlagsField):
             lines.append(f"{name}: Final = {min(values.values())}")
         else:
             lines += [f"{name}_{text.upper()}: Final = {value}" for text, value in values.items()]
@@ -172,15 +172,15 @@ def _structs(format_: Format, stack: Stack) -> Iterator[str]:
 def _selectors(format_: Format) -> Iterator[str]:
     """Yield a function for each field that announces the next layer; the field's value selects the `unpack_*` to
     use."""
-    for word, part in format_.selectors():
-        field, end = part.field.name, word.offset + word.size
+    for word, field in format_.selectors():
+        name, end = field.scapy_field.name, word.offset + word.size
         value = f"raw[{word.offset}]"
         if word.size > 1:
             value = f'int.from_bytes(raw[{word.offset}:{end}], "big")'
-        if len(word.parts) > 1:
-            value = f"{value} >> {part.shift} & 0x{part.mask:X}"
-        yield f'''def {field}_of(raw: Buffer) -> int:
-    """Return the {field} of any of the frames; it selects the `unpack_*`."""
+        if len(word.fields) > 1:
+            value = f"{value} >> {field.shift} & 0x{field.mask:X}"
+        yield f'''def {name}_of(raw: Buffer) -> int:
+    """Return the {name} of any of the frames; it selects the `unpack_*`."""
     if len(raw) < {end}:
         raise MalformedError("short")
     return {value}'''
@@ -189,11 +189,11 @@ def _selectors(format_: Format) -> Iterator[str]:
 def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     """Generate a `pack_*` function. behind: it takes the first bytes, up to and including PREFIX, as bytes."""
     begin = format_.prefix_size if behind else 0
-    free = [f"{part.name}: {part.type_name}" for part in format_.free_parts(stack, begin)]
+    free = [f"{field.name}: {field.type_name}" for field in format_.free_fields(stack, begin)]
     payload = [] if format_.trailer and not format_.find_length(stack) else ['payload: Buffer = b""']
     parameters = ", ".join([*(["prefix: bytes"] if behind else []), *free, *payload])
     values = {
-        word.offset: " | ".join(_pack_expression(format_, part, len(word.parts) > 1) for part in word.parts)
+        word.offset: " | ".join(_pack_expression(format_, field, len(word.fields) > 1) for field in word.fields)
         for word in stack.words
         if word.offset >= begin
     }
@@ -224,35 +224,35 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _pack_expression(format_: Format, part: Part, bits: bool) -> str:
-    if format_.is_computed(part):
-        text = "len(payload)" if part.field.name in format_.lengths else "0"
-    elif len(part.allowed) == 1:
-        text = _constant(format_, part, part.allowed[0])
+def _pack_expression(format_: Format, field: FrameField, bits: bool) -> str:
+    if format_.is_computed(field):
+        text = "len(payload)" if field.scapy_field.name in format_.lengths else "0"
+    elif len(field.allowed) == 1:
+        text = _constant(format_, field, field.allowed[0])
     else:
-        text = part.name
+        text = field.name
     if not bits:
         return text
-    return f"({text} & 0x{part.mask:X})" + (f" << {part.shift}" if part.shift else "")
+    return f"({text} & 0x{field.mask:X})" + (f" << {field.shift}" if field.shift else "")
 
 
-def _constant(format_: Format, part: Part, value: int) -> str:
+def _constant(format_: Format, field: FrameField, value: int) -> str:
     """Format a field's value, as the name of its constant if it has one."""
-    if not format_.is_own(part.layer):
+    if not format_.is_own(field.layer):
         return "ETHERTYPE" if value == format_.ethertype else str(value)
-    values = enumeration(part.field)
-    name = part.field.name.upper()
+    values = enumeration(field.scapy_field)
+    name = field.scapy_field.name.upper()
     return str(value) if value not in values else name if len(values) == 1 else f"{name}_{values[value].upper()}"
 
 
 def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
     """Generate an `unpack_*` function. behind: it unpacks only the fields after PREFIX, and the payload."""
     begin = format_.prefix_size if behind else 0
-    free, words = format_.free_parts(stack, begin), [word for word in stack.words if word.offset >= begin]
+    free, words = format_.free_fields(stack, begin), [word for word in stack.words if word.offset >= begin]
     name = f"{stack.name}_behind" if behind else stack.name
-    kinds = ", ".join([*(part.type_name for part in free), "Buffer"])
-    results = ", ".join([*(part.name for part in free), "payload"])
-    names = ", ".join(word.parts[0].name if len(word.parts) == 1 else f"word{word.offset}" for word in words)
+    kinds = ", ".join([*(field.type_name for field in free), "Buffer"])
+    results = ", ".join([*(field.name for field in free), "payload"])
+    names = ", ".join(word.fields[0].name if len(word.fields) == 1 else f"word{word.offset}" for word in words)
     beginning = ", whose beginning is known" if behind else ""
     lines = [
         f"def unpack_{name}(raw: Buffer) -> tuple[{kinds}]:",
@@ -268,18 +268,18 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
         '        raise MalformedError("short") from None',
     ]
     for word in words:
-        for part in word.parts if len(word.parts) > 1 else ():
-            shift = f" >> {part.shift}" if part.shift else ""
-            lines.append(f"    {part.name} = word{word.offset}{shift} & 0x{part.mask:X}")
-    for part in (part for word in words for part in word.parts):
-        if part.allowed:
-            values = [_constant(format_, part, value) for value in part.allowed]
+        for field in word.fields if len(word.fields) > 1 else ():
+            shift = f" >> {field.shift}" if field.shift else ""
+            lines.append(f"    {field.name} = word{word.offset}{shift} & 0x{field.mask:X}")
+    for field in (field for word in words for field in word.fields):
+        if field.allowed:
+            values = [_constant(format_, field, value) for value in field.allowed]
             failing = f"!= {values[0]}" if len(values) == 1 else f"not in ({', '.join(values)})"
-        elif part.barred:
-            failing = f"in {part.barred}" if len(part.barred) > 1 else f"== {part.barred[0]}"
+        elif field.barred:
+            failing = f"in {field.barred}" if len(field.barred) > 1 else f"== {field.barred[0]}"
         else:
             continue
-        lines += [f"    if {part.name} {failing}:", f"        raise MalformedError({literal(part.name.strip('_'))})"]
+        lines += [f"    if {field.name} {failing}:", f"        raise MalformedError({literal(field.name.strip('_'))})"]
     end = ""
     check_size = f" + {_CHECK_SIZE}" if format_.trailer else ""
     if length := format_.find_length(stack):
@@ -287,7 +287,7 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
         lines += [
             f"    end = {stack.size} + {length[1].name}",
             f"    if end{check_size} > len(raw):",
-            f"        raise MalformedError({literal(length[1].field.name)})",
+            f"        raise MalformedError({literal(length[1].scapy_field.name)})",
         ]
     elif format_.trailer:
         end = str(stack.size)
@@ -308,7 +308,7 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
         ]
     else:
         payload = f"raw[{stack.size}:{end}]"
-    lines.append(f"    return {', '.join([*(part.name for part in free), payload])}")
+    lines.append(f"    return {', '.join([*(field.name for field in free), payload])}")
     return "\n".join(lines)
 
 

@@ -51,13 +51,13 @@ _WORDS: Final = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FrameField:
     """One field of a frame. name: name of its variable in the codec. shift: position of its lowest bit in its word.
     allowed: its valid values; empty: all. barred: values that announce a layer that the stack does not have, and are
     invalid."""
 
     layer: type[Packet]
-    field: AnyField
+    scapy_field: AnyField
     name: str
     bits: int
     shift: int
@@ -67,7 +67,7 @@ class Part:
     @property
     def type_name(self) -> str:
         """Python type of the field's values."""
-        return "bytes" if isinstance(self.field, MACField) else "int"
+        return "bytes" if isinstance(self.scapy_field, MACField) else "int"
 
     @property
     def mask(self) -> int:
@@ -82,7 +82,7 @@ class Word:
     format: str
     offset: int
     size: int
-    parts: tuple[Part, ...]
+    fields: tuple[FrameField, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class Stack:
     words: tuple[Word, ...]
 
     @property
-    def parts(self) -> list[Part]:
-        return [part for word in self.words for part in word.parts]
+    def fields(self) -> list[FrameField]:
+        return [frame_field for word in self.words for frame_field in word.fields]
 
     @property
     def size(self) -> int:
@@ -161,30 +161,34 @@ class Format:
     def title(self, stack: Stack) -> str:
         return " / ".join(layer.__name__ for layer in self.layers[stack.name])
 
-    def free_parts(self, stack: Stack, begin: int = 0) -> list[Part]:
+    def free_fields(self, stack: Stack, begin: int = 0) -> list[FrameField]:
         """Return the fields that are arguments of `pack_*` and results of `unpack_*`, from byte `begin` on."""
-        parts = (part for word in stack.words for part in word.parts if word.offset >= begin)
-        return [part for part in parts if len(part.allowed) != 1 and not self.is_computed(part)]
+        frame_fields = (frame_field for word in stack.words for frame_field in word.fields if word.offset >= begin)
+        return [
+            frame_field
+            for frame_field in frame_fields
+            if len(frame_field.allowed) != 1 and not self.is_computed(frame_field)
+        ]
 
-    def is_computed(self, part: Part) -> bool:
+    def is_computed(self, frame_field: FrameField) -> bool:
         """Return whether the codec computes a field."""
-        return self.is_own(part.layer) and part.field.name in (*self.lengths, self.check)
+        return self.is_own(frame_field.layer) and frame_field.scapy_field.name in (*self.lengths, self.check)
 
-    def find(self, stack: Stack, field: str) -> tuple[Word, Part] | None:
+    def find(self, stack: Stack, field: str) -> tuple[Word, FrameField] | None:
         """Find a field of the protocol's own layers by its name in Scapy; None if the stack does not have it."""
         for word in stack.words:
-            for part in word.parts:
-                if part.field.name == field and self.is_own(part.layer):
-                    return word, part
+            for frame_field in word.fields:
+                if frame_field.scapy_field.name == field and self.is_own(frame_field.layer):
+                    return word, frame_field
         return None
 
-    def find_length(self, stack: Stack) -> tuple[Word, Part] | None:
+    def find_length(self, stack: Stack) -> tuple[Word, FrameField] | None:
         """Find the field with the payload's size; None if the stack does not have one."""
         return next(
             (length_field for name in self.lengths if (length_field := self.find(stack, name)) is not None), None
         )
 
-    def selectors(self) -> Iterator[tuple[Word, Part]]:
+    def selectors(self) -> Iterator[tuple[Word, FrameField]]:
         """Yield the protocol's fields that announce the next layer and so distinguish its stacks, each once."""
         seen: set[str] = set()
         for stack in self.stacks:
@@ -221,13 +225,13 @@ class Format:
                 bound = [(_rule_name(below, name, names), value) for name, value in _binding(below, layer).items()]
                 guards[layer] = (*guards[below], *bound)
             for word in stack.words:
-                for part in word.parts if word.parts[0].layer in layers else ():
-                    name = _rule_name(part.layer, part.field.name, names)
-                    guard = guards[part.layer]
-                    masks = {name: 0 if len(word.parts) == 1 else part.mask << part.shift}
-                    if isinstance(part.field, FlagsField):
-                        for bit, flag in enumerate(part.field.names):
-                            masks[f"{name}.{flag.lower()}"] = 1 << bit + part.shift
+                for frame_field in word.fields if word.fields[0].layer in layers else ():
+                    name = _rule_name(frame_field.layer, frame_field.scapy_field.name, names)
+                    guard = guards[frame_field.layer]
+                    masks = {name: 0 if len(word.fields) == 1 else frame_field.mask << frame_field.shift}
+                    if isinstance(frame_field.scapy_field, FlagsField):
+                        for bit, flag in enumerate(frame_field.scapy_field.names):
+                            masks[f"{name}.{flag.lower()}"] = 1 << bit + frame_field.shift
                     for rule_name, mask in masks.items():
                         location = (word.offset - ethernet_size, word.size, mask, guard)
                         if locations.setdefault(rule_name, location) != location:
@@ -237,19 +241,18 @@ class Format:
     def _ethernet_size(self, stack: Stack) -> int:
         """Return the size of the Ethernet header in bytes."""
         ethernet = self.layers[stack.name][0]
-        return sum(word.size for word in stack.words if word.parts[0].layer is ethernet)
+        return sum(word.size for word in stack.words if word.fields[0].layer is ethernet)
 
     def _begins(self) -> bytes:
         first_bytes = set()
         for stack in self.stacks:
             begins = b""
             for word in stack.words:
-                if word.offset >= self._ethernet_size(stack) and not self.is_own(word.parts[0].layer):
-                    if any(len(part.allowed) != 1 for part in word.parts):
-                        raise FormatError(
-                            f"{self.title(stack)}: the layer above must determine the value of {word.parts[0].field.name}"
-                        )
-                    number = sum(part.allowed[0] << part.shift for part in word.parts)
+                if word.offset >= self._ethernet_size(stack) and not self.is_own(word.fields[0].layer):
+                    if any(len(frame_field.allowed) != 1 for frame_field in word.fields):
+                        name = word.fields[0].scapy_field.name
+                        raise FormatError(f"{self.title(stack)}: the layer above must determine the value of {name}")
+                    number = sum(frame_field.allowed[0] << frame_field.shift for frame_field in word.fields)
                     begins += number.to_bytes(word.size, "big")
             first_bytes.add(begins)
         if len(first_bytes) > 1:
@@ -292,7 +295,7 @@ class Format:
         """Check that CHECK is a field of 32 bits that shares no word with other fields."""
         for stack in self.stacks:
             check_field = self.find(stack, self.check)
-            if check_field is not None and (check_field[0].size, len(check_field[0].parts)) != (4, 1):
+            if check_field is not None and (check_field[0].size, len(check_field[0].fields)) != (4, 1):
                 raise FormatError(
                     f"CHECK is {self.check!r}, of {check_field[1].bits} bits: a CRC-32 takes a field of 32 bits"
                 )
@@ -319,7 +322,7 @@ class Format:
         for stack in self.stacks:
             prefix_field = self.find(stack, self.prefix)
             size = prefix_field[0].offset + prefix_field[0].size if prefix_field else 0
-            computed = [word.offset for word in stack.words if any(map(self.is_computed, word.parts))]
+            computed = [word.offset for word in stack.words if any(map(self.is_computed, word.fields))]
             ends.add(size if size <= min(computed, default=size) else 0)
         if len(ends) > 1 or 0 in ends:
             raise FormatError(
@@ -338,12 +341,14 @@ class Format:
         names = _identifiers(sorted(layers, key=self.is_own, reverse=True))
         for layer, above in zip(layers, (*layers[1:], None), strict=True):
             for format_, size, fields in words_of(layer):
-                shift, parts = 8 * size, []
+                shift, frame_fields = 8 * size, []
                 for field, bits in fields:
                     shift -= bits
                     allowed, barred = self._values(layer, field, above)
-                    parts.append(Part(layer, field, names[layer, field.name], bits, shift, allowed, barred))
-                words.append(Word(format_, offset, size, tuple(parts)))
+                    frame_fields.append(
+                        FrameField(layer, field, names[layer, field.name], bits, shift, allowed, barred)
+                    )
+                words.append(Word(format_, offset, size, tuple(frame_fields)))
                 offset += size
         return Stack(name, tuple(words))
 

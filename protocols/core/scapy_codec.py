@@ -19,7 +19,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import NoPayload, Packet, Raw
 
 from protocols.core.firmware import Adapter, Agent, Buffer, Firmware, Nic, Plug
-from protocols.core.formats import Format, Part, Stack, Word
+from protocols.core.formats import Format, FrameField, Stack, Word
 from protocols.core.frames import trailing_size
 from protocols.core.malformed import MalformedError
 
@@ -43,39 +43,39 @@ def scapy_codec(frames: ModuleType) -> ModuleType:
         if format_.prefix:
             setattr(module, f"pack_{stack.name}_behind", partial(_pack_behind, format_, stack))
             setattr(module, f"unpack_{stack.name}_behind", partial(_unpack_behind, format_, stack))
-        for word, part in format_.selectors():
-            if part in stack.parts:
-                setattr(module, f"{part.field.name}_of", partial(_select, stack, word, part))
+        for word, field in format_.selectors():
+            if field in stack.fields:
+                setattr(module, f"{field.scapy_field.name}_of", partial(_select, stack, word, field))
     return module
 
 
 def _pack(format_: Format, stack: Stack, *arguments: Value | Buffer) -> bytes:
     """Build a frame. arguments: the free fields, and the payload, if any."""
-    free = format_.free_parts(stack)
+    free = format_.free_fields(stack)
     payload = bytes(*arguments[len(free) :])
-    fixed = {part: part.allowed[0] for part in stack.parts if len(part.allowed) == 1}
+    fixed = {field: field.allowed[0] for field in stack.fields if len(field.allowed) == 1}
     return _build(format_, stack, {**fixed, **dict(zip(free, arguments, strict=False))}, payload)
 
 
 def _pack_behind(format_: Format, stack: Stack, prefix: bytes, *arguments: Value | Buffer) -> bytes:
     prefix_values = _dissect(stack, prefix.ljust(stack.size, b"\0"))
-    return _pack(format_, stack, *[prefix_values[part] for part in _prefix_parts(format_, stack)], *arguments)
+    return _pack(format_, stack, *[prefix_values[field] for field in _prefix_fields(format_, stack)], *arguments)
 
 
 def _unpack_behind(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | Buffer, ...]:
-    return _unpack(format_, stack, raw)[len(_prefix_parts(format_, stack)) :]
+    return _unpack(format_, stack, raw)[len(_prefix_fields(format_, stack)) :]
 
 
-def _prefix_parts(format_: Format, stack: Stack) -> list[Part]:
+def _prefix_fields(format_: Format, stack: Stack) -> list[FrameField]:
     """Return the free fields up to and including PREFIX."""
-    behind = format_.free_parts(stack, format_.prefix_size)
-    return [part for part in format_.free_parts(stack) if part not in behind]
+    behind = format_.free_fields(stack, format_.prefix_size)
+    return [field for field in format_.free_fields(stack) if field not in behind]
 
 
-def _build(format_: Format, stack: Stack, values: Mapping[Part, Value | Buffer], payload: bytes) -> bytes:
+def _build(format_: Format, stack: Stack, values: Mapping[FrameField, Value | Buffer], payload: bytes) -> bytes:
     headers = {layer: layer() for layer in format_.layers[stack.name]}
-    for part, value in values.items():
-        headers[part.layer].setfieldval(part.field.name, value.hex(":") if isinstance(value, bytes) else value)
+    for field, value in values.items():
+        headers[field.layer].setfieldval(field.scapy_field.name, value.hex(":") if isinstance(value, bytes) else value)
     raw = bytes(reduce(truediv, [*headers.values(), Raw(payload)] if payload else headers.values()))
     return raw[: len(raw) - trailing_size(headers)]
 
@@ -84,42 +84,42 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | Buffer,
     if len(raw) < stack.size:
         raise MalformedError("short")
     values = _dissect(stack, raw)
-    for part, value in values.items():
-        if (part.allowed and value not in part.allowed) or value in part.barred:
-            raise MalformedError(part.name.strip("_"))
+    for field, value in values.items():
+        if (field.allowed and value not in field.allowed) or value in field.barred:
+            raise MalformedError(field.name.strip("_"))
     end = len(raw)
     if length := format_.find_length(stack):
         end = stack.size + int(values[length[1]])
     elif format_.trailer:
         end = stack.size
     if end + (_CHECK_SIZE if format_.trailer else 0) > len(raw):
-        raise MalformedError(length[1].field.name if length else "short")
+        raise MalformedError(length[1].scapy_field.name if length else "short")
     if format_.trailer:
         expected = bytes(raw[: end + _CHECK_SIZE])
         if _build(format_, stack, values, expected[stack.size : end]) != expected:
             raise MalformedError("check")
     if check := format_.find(stack, format_.check):
-        unchecked = {part: value for part, value in values.items() if part != check[1]}
+        unchecked = {field: value for field, value in values.items() if field != check[1]}
         if _build(format_, stack, unchecked, bytes(raw[stack.size : end])) != bytes(raw[:end]):
             raise MalformedError(format_.check)
-    return (*(values[part] for part in format_.free_parts(stack)), raw[stack.size : end])
+    return (*(values[field] for field in format_.free_fields(stack)), raw[stack.size : end])
 
 
-def _dissect(stack: Stack, raw: Buffer) -> dict[Part, Value]:
+def _dissect(stack: Stack, raw: Buffer) -> dict[FrameField, Value]:
     """Dissect the frame headers that are present into field values, without checking them."""
-    values: dict[Part, Value] = {}
+    values: dict[FrameField, Value] = {}
     for word in stack.words:
         rest = bytes(raw[word.offset : word.offset + word.size])
-        for part in word.parts:
-            rest, value = part.field.getfield(part.layer(), rest)
-            values[part] = bytes.fromhex(value.replace(":", "")) if isinstance(value, str) else int(value)
+        for field in word.fields:
+            rest, value = field.scapy_field.getfield(field.layer(), rest)
+            values[field] = bytes.fromhex(value.replace(":", "")) if isinstance(value, str) else int(value)
     return values
 
 
-def _select(stack: Stack, word: Word, part: Part, raw: Buffer) -> int:
+def _select(stack: Stack, word: Word, field: FrameField, raw: Buffer) -> int:
     if len(raw) < word.offset + word.size:
         raise MalformedError("short")
-    return int(_dissect(stack, bytes(raw).ljust(stack.size, b"\0"))[part])
+    return int(_dissect(stack, bytes(raw).ljust(stack.size, b"\0"))[field])
 
 
 # NICs.
