@@ -1,4 +1,4 @@
-"""EMP's description for testbeds: the entry point "emp" in the group "testbed.protocols"."""
+"""EMP's description for the testbed: the entry point "emp" in the group "testbed.protocols"."""
 
 from __future__ import annotations
 

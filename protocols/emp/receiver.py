@@ -9,9 +9,9 @@ receives may be posted in another order than messages arrive.
 A probe, also beyond the paper, reports the oldest matching message that has no receive. It may claim the message: then
 only a receive that names it gets it.
 
-The receiver keeps no state of completed messages: a message whose id precedes the next one to be admitted, and that is
-not being received, is complete. Frames of such messages are acknowledged again: the first acknowledgement may have been
-lost.
+The receiver keeps no state of completed messages: a message is taken for complete if its id precedes the next one to be
+admitted, and it is not being received. Frames of such a message are acknowledged again, since the first acknowledgement may
+have been lost.
 """
 
 from __future__ import annotations

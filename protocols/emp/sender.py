@@ -25,7 +25,9 @@ from protocols.emp.codec import FLAGS_LAST, STATUS_OK, TYPE_DATA
 CollectionKey = tuple[int, int, int]
 """The peer's number, message id, number of the collection."""
 
+# Message ids are 32-bit serial numbers: a is not before b if (a - b) & _MASK < _HALF.
 _MASK = 0xFFFF_FFFF
+_HALF = 1 << 31
 
 
 class Segmentation:
@@ -130,7 +132,7 @@ class Sender:
         counters = self._card.counters
         message = peer.outgoing_messages.get(message_id)
         if message is None:
-            if (message_id - peer.next_id) & _MASK < 1 << 31:
+            if (message_id - peer.next_id) & _MASK < _HALF:
                 counters.wrong_acknowledgements += 1
             else:
                 counters.late_acknowledgements += 1
@@ -192,7 +194,7 @@ class Sender:
                     self._resend(now, peer, message, collection)
 
     def on_peer_restarted(self, now: int, peer: Peer) -> None:
-        """Fail the messages begun to a restarted peer; those not begun go to its new incarnation."""
+        """Fail the messages to a restarted peer that have begun to be sent; the others go to its new incarnation."""
         started_messages = [message for message in peer.outgoing_messages.values() if message.sent_collection_count]
         for message in started_messages:
             self._remove(peer, message)
@@ -207,7 +209,7 @@ class Sender:
             f"message {message.id} to node {peer.number} (tag {message.tag}, {message.total} bytes): "
             + (
                 f"{message.sent_collection_count} of {message.collection_count} collections sent, "
-                f"no acknowledgement of {', '.join(map(str, list(message.open_collections)[:4]))}"
+                f"no acknowledgement of collections {', '.join(map(str, list(message.open_collections)[:4]))}"
                 + (": perhaps no receive has been posted for it" if message.is_parked else "")
                 if message.sent_collection_count
                 else f"not begun, as {peer.unacknowledged_collection_count} collections to that node are not acknowledged"
@@ -217,7 +219,7 @@ class Sender:
         ]
 
     def _send_next(self, now: int, peer: Peer, message: OutgoingMessage) -> None:
-        """Send the next collection for the first time."""
+        """Send a message's next collection for the first time."""
         collection = message.sent_collection_count
         self._card.counters.frames_sent += message.frames_in(collection)
         is_queued = self._send_collection(peer, message, collection)
@@ -258,7 +260,7 @@ class Sender:
         counters.frames_resent += message.frames_in(collection)
         counters.collections_resent += 1
         is_queued = self._send_collection(peer, message, collection)
-        # The exponent is limited to 32, where the longest timeout has been reached anyway.
+        # At most 32 doublings, so that the number stays small; with usual settings it reaches the longest timeout earlier.
         timeout = min(settings.timeout << min(resends, 32), settings.longest_timeout)
         if is_queued:
             self._card.nic.when_sent(partial(self._start_timer, peer, message, collection, timeout))
@@ -281,7 +283,7 @@ class Sender:
         if message.sent_collection_count < message.collection_count:
             self._ensure_send_queue(peer).insert(0, message)
         for collection in message.open_collections:
-            if collection:  # the first one's timer is still running
+            if collection:  # the first collection's timer is still running
                 self._resend(now, peer, message, collection)
 
     def _ensure_send_queue(self, peer: Peer) -> list[OutgoingMessage]:

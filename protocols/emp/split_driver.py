@@ -7,8 +7,8 @@ only waits to receive.
 The host is not trusted. Its messages to itself are looped back by the environment's NIC, not in the firmware, where they
 could keep the NIC from other work. The number of segments of a message is limited.
 
-While there is no host, the NIC accepts no messages: a peer's messages stay with the peer until a host attaches, or until
-the peer gives them up. So the next host continues in this incarnation and receives what was sent before it attached.
+While there is no host, the NIC accepts no messages: peers resend their messages until a host attaches, or give them up. So
+the next host continues in this incarnation, and receives messages that were sent before it attached.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ ERRORS_ABORT: Final = Errhandler.from_number(3)
 """Like ERRORS_ARE_FATAL."""
 
 
-class _Keyval(NamedTuple):
+class _KeyvalFunctions(NamedTuple):
     """Functions of a keyval, called when a communicator is duplicated, and when an attribute is deleted."""
 
     copy: CopyAttribute
@@ -80,14 +80,14 @@ class _Keyval(NamedTuple):
 
 
 class _Attribute(NamedTuple):
-    """An attribute of one communicator. keyval: the functions of its keyval, which are used even after the keyval was
+    """An attribute of one communicator. functions: those of its keyval, which are used even after the keyval was
     freed."""
 
-    keyval: _Keyval
+    functions: _KeyvalFunctions
     value: Any
 
 
-_keyvals: dict[int, _Keyval] = {}  # by number, those that are not freed
+_keyvals: dict[int, _KeyvalFunctions] = {}  # by number, those that are not freed
 _next_keyval: Final = count(100).__next__
 _FIXED: Final = {HOST: PROC_NULL, IO: PROC_NULL, WTIME_IS_GLOBAL: False, APPNUM: UNDEFINED, LASTUSEDCODE: None}
 """Predefined attributes with equal values for all communicators."""
@@ -117,14 +117,14 @@ class Properties:
             return self._fixed[keyval]
         attribute = self._attributes.get(keyval)
         if attribute is None:
-            _keyval_of(keyval)
+            _functions_of(keyval)
             return None
         return attribute.value
 
     def set(self, comm: object, keyval: int, value: Any) -> None:
         """Set an attribute; the former value is deleted first."""
         self._check_changeable(keyval)
-        functions = _keyval_of(keyval)
+        functions = _functions_of(keyval)
         self._delete_value(comm, keyval)
         self._attributes[keyval] = _Attribute(functions, value)
 
@@ -132,7 +132,7 @@ class Properties:
         """Delete an attribute, if it is set."""
         self._check_changeable(keyval)
         if keyval not in self._attributes:
-            _keyval_of(keyval)
+            _functions_of(keyval)
         self._delete_value(comm, keyval)
 
     def copy_to(self, comm: object, copy: Properties) -> None:
@@ -158,15 +158,15 @@ class Properties:
     def _delete_value(self, comm: object, keyval: int) -> None:
         attribute = self._attributes.get(keyval)
         if attribute is not None:
-            if attribute.keyval.delete is not None:
-                attribute.keyval.delete(comm, keyval, attribute.value)
+            if attribute.functions.delete is not None:
+                attribute.functions.delete(comm, keyval, attribute.value)
             del self._attributes[keyval]
 
 
 def create_keyval(copy: CopyAttribute, delete: DeleteAttribute) -> int:
     """Return a new keyval."""
     keyval = _next_keyval()
-    _keyvals[keyval] = _Keyval(copy, delete)
+    _keyvals[keyval] = _KeyvalFunctions(copy, delete)
     return keyval
 
 
@@ -178,11 +178,11 @@ def free_keyval(keyval: int) -> int:
     return KEYVAL_INVALID
 
 
-def _keyval_of(number: int) -> _Keyval:
-    keyval = _keyvals.get(number)
-    if keyval is None:
-        raise MPIError(ERR_KEYVAL, _invalid(number))
-    return keyval
+def _functions_of(keyval: int) -> _KeyvalFunctions:
+    functions = _keyvals.get(keyval)
+    if functions is None:
+        raise MPIError(ERR_KEYVAL, _invalid(keyval))
+    return functions
 
 
 def _invalid(keyval: int) -> str:

@@ -30,6 +30,7 @@ BOTTOM: Final = None
 """An empty buffer. Absolute addresses, for which C programs use it, are not supported."""
 
 ROOT: Final = -3
+"""The root of a call on an intercommunicator, which is not supported."""
 BSEND_OVERHEAD: Final = 1024
 """Bytes per message that a program adds to the size of an attached buffer. A message occupies at least this many."""
 

@@ -59,8 +59,9 @@ if TYPE_CHECKING:
 
 
 FIRST_SIZE: Final = 4096
+"""Maximum bytes of an object's first message."""
 _MAGIC: Final = bytes.fromhex("80500059 9d1ce4a7 53f0b26e 4d8801c5")  # of this library: no pickle begins with it
-_HEADER: Final = Struct("!16sIQ")
+_HEADER: Final = Struct("!16sIQ")  # magic number, tag of the continuation, bytes of the pickle
 _FIRST_PAYLOAD: Final = FIRST_SIZE - _HEADER.size
 
 
@@ -86,6 +87,7 @@ class Pickle:
 
 
 pickler: Final = Pickle()
+"""The functions that all ranks in this process use."""
 
 
 class Communicator(NamedTuple):
@@ -225,7 +227,7 @@ class SendCompletion(Completion[Envelope]):
         """Record that the message of a completed send has not arrived, or that this will remain unknown."""
         self._error = error
         self._note_failure()
-        self.deliver()
+        self.deliver()  # the outcome is known; `on_outcome` finds the error in `result`
         self._report(error)
 
     def abandon(self, error: MPIError) -> None:
@@ -255,7 +257,7 @@ class SendCompletion(Completion[Envelope]):
             self._lost_sends.discard(self)
 
     def failure(self) -> MPIError:
-        """Return the error of a failed send; only for one that has failed."""
+        """Return the error of this send, which must have failed."""
         assert isinstance(self._error, MPIError)
         return self._error
 
@@ -264,6 +266,7 @@ class SendCompletion(Completion[Envelope]):
             self._lost_sends.destinations.add(self.destination)
 
     def _report(self, error: Exception) -> None:
+        """Report a failure to the send of which this is a part; otherwise to `LostSends`."""
         parent = self.parent
         if parent is None:
             if self._lost_sends is not None and isinstance(error, MPIError):

@@ -1,9 +1,9 @@
 """A buffer for sends that complete before their messages have been received.
 
-MPI 4.1, section 3.4: the library decides whether a standard send is buffered. On EMP an unbuffered send returns when the
-peer has received the message, and about when the peer's answer arrives. If the program posts the receive for that answer
-only then, the answer may be dropped, and is retransmitted after a timeout. So the sends of blocking programs, such as those
-written for mpi4py, are buffered.
+MPI 4.1, section 3.4: the library decides whether a standard send is buffered. On EMP an unbuffered send returns only when
+the peer has received the message; by then the peer may have answered. If the program posts the receive for the answer only
+then, the answer is dropped, and retransmitted after a timeout. So the sends of blocking programs, such as those written for
+mpi4py, are buffered.
 """
 
 from __future__ import annotations

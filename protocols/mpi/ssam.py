@@ -39,7 +39,7 @@ Cell = tuple[int, bytes]
 """Handler and data of a request."""
 
 
-class Incoming:
+class IncomingMessage:
     """A message whose bytes are arriving. length: bytes that the sender sends. received: bytes that have arrived."""
 
     __slots__ = ("arrival", "length", "received")
@@ -89,7 +89,7 @@ class Pair:
         self.next_offer = 0
         self.offered: dict[int, tuple[memoryview, SendCompletion, Envelope]] = {}
         self.sent: deque[tuple[int, SendCompletion]] = deque()
-        self.incoming: Incoming | None = None
+        self.incoming: IncomingMessage | None = None
         self.offers: dict[int, Arrival] = {}
         self.granted: dict[int, tuple[Arrival, int]] = {}
         self.has_crashed = False
@@ -201,7 +201,7 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         if self._pair(source).has_crashed:
             return None
         arrival = self.matching.arrive(source, context, tag, length)
-        self._begin(source, Incoming(arrival, length), data[_MESSAGE.size :])
+        self._begin(source, IncomingMessage(arrival, length), data[_MESSAGE.size :])
         return None
 
     def _on_more(self, source: int, data: bytes) -> Reply | None:
@@ -244,10 +244,10 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         number, granted_size = _GRANT.unpack_from(data)
         granted = self._pair(source).granted.pop(number, None)
         if granted is not None:
-            self._begin(source, Incoming(granted[0], granted_size), data[_GRANT.size :])
+            self._begin(source, IncomingMessage(granted[0], granted_size), data[_GRANT.size :])
         return None
 
-    def _begin(self, source: int, incoming: Incoming, data: bytes) -> None:
+    def _begin(self, source: int, incoming: IncomingMessage, data: bytes) -> None:
         """Begin to receive a message. data: the bytes of its first cell."""
         if incoming.store(data):
             self.matching.complete(incoming.arrival)
@@ -268,7 +268,8 @@ class SsamEndpoint(SoftwareMatchingEndpoint):
         """Fail all transfers in progress with a node, since its session has ended. It is not known which requests it has
         handled, and a long message may be in progress without a request that could be returned."""
         self._fail_transfers(
-            node, MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether a message sent has arrived is not known")
+            node,
+            MPIError(ERR_PROC_FAILED, f"node {node} {reason}: whether messages sent to it have arrived is not known"),
         )
 
     def _fail_transfers(self, node: int, error: MPIError) -> None:

@@ -24,7 +24,17 @@ from protocols.am2.host.library import ActiveMessages
 from protocols.am2.host.token import Token
 from protocols.core.completion import Completion, drive
 from protocols.mpi.am2 import pairs
-from protocols.mpi.am2.pairs import MASK, Chunk, ControlRequest, Fragment, Head, Incoming, Pair, SendQueues, Session
+from protocols.mpi.am2.pairs import (
+    MASK,
+    Chunk,
+    ControlRequest,
+    Fragment,
+    Head,
+    IncomingMessage,
+    Pair,
+    SendQueues,
+    Session,
+)
 from protocols.mpi.am2.staging_area import StagingRegion
 from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, Arrival, SoftwareMatchingEndpoint
@@ -64,7 +74,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         self._send_queues = SendQueues(host, endpoint)
         self._pairs: dict[int, Pair] = {}
         self._staging = StagingRegion()
-        self._waiting: deque[tuple[Pair, int, Incoming]] = deque()  # matched messages that wait for slots
+        self._waiting: deque[tuple[Pair, int, IncomingMessage]] = deque()  # matched messages that wait for slots
         for handler, function in (
             (pairs.HELLO, self._on_hello), (pairs.SHORT, self._on_short), (pairs.EAGER, self._on_eager),
             (pairs.OFFER, self._on_offer), (pairs.GRANT, self._on_grant), (pairs.CHUNK, self._on_chunk),
@@ -99,12 +109,12 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
                 advance()
             await change
 
-    # Handlers of requests, each of which replies.
+    # Handlers of requests, each of which replies. a, b, c, d: the words of the head (`pairs.Head`).
 
     def _on_hello(self, token: Token, *words: int) -> None:
         a, b, c, d, returned_replies = words
         pair = self._pair(self._host.rank_of(token.source))
-        self._on_identity(pair, (a, b), returned_replies)
+        self._on_session(pair, (a, b), returned_replies)
         token.reply(pairs.MEET, a, b, c, d, *pair.own_session, pair.returned_replies)
 
     def _on_short(
@@ -184,7 +194,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         a, b, c, d, incarnation, epoch, returned_replies, *rejected = words
         pair = self._pairs[self._host.rank_of(token.source)]
         if (a, b) == pair.own_session:  # before the reply is counted: it does not mean that the message has arrived
-            self._on_identity(pair, (incarnation, epoch), returned_replies, rejected)
+            self._on_session(pair, (incarnation, epoch), returned_replies, rejected)
         self._on_reply(pair, (a, b, c, d))
 
     def _on_returned(self, returned: Returned) -> None:
@@ -237,14 +247,14 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         not reply to a valid request."""
         peer = self._host.rank_of(token.source)
         pair = self._pairs.get(peer) or self._pair(peer)
-        if head != pair.incoming and not (self._on_identity(pair, head[:2]) and head == pair.incoming):
+        if head != pair.incoming and not (self._on_session(pair, head[:2]) and head == pair.incoming):
             token.reply(pairs.MEET, *head, *pair.own_session, pair.returned_replies, *number)
             return None
         if not silent:
             token.reply(pairs.TAKEN, *head)
         return pair
 
-    def _on_identity(
+    def _on_session(
         self, pair: Pair, peer_session: Session, returned_replies: int = 0, rejected: Sequence[int] = ()
     ) -> bool:
         """Handle a session that a peer has announced. returned_replies: number of its replies that were returned to it.
@@ -280,7 +290,9 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             delivered.deliver()
         self.matching.fail_transfers(
             pair.peer,
-            MPIError(ERR_PROC_FAILED, f"node {pair.peer} {reason}: whether a message sent has arrived is not known"),
+            MPIError(
+                ERR_PROC_FAILED, f"node {pair.peer} {reason}: whether messages sent to it have arrived is not known"
+            ),
             sends=[*ended.doubtful, *(message.completion for message in ended.sending)],
             arrivals=[incoming.arrival for incoming in ended.arriving],
         )
@@ -319,7 +331,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         if pair.returned_replies != pair.reported_replies:
             pair.reported_replies = pair.returned_replies
             self._send_queues.put(pair, ControlRequest(pairs.HELLO, (pair.returned_replies,)))
-        if pair.owes_clear and not pair.former:
+        if pair.owes_clear and not pair.former_unanswered:
             pair.owes_clear = False
             self._send_queues.put(pair, ControlRequest(pairs.CLEAR))
 
@@ -345,7 +357,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         context, tag, length, offset, data = fragment
         number, pair.expected = pair.expected, pair.expected + 1 & MASK
         if offset == _OFFERED:
-            incoming = pair.arriving[number] = Incoming(length)
+            incoming = pair.arriving[number] = IncomingMessage(length)
             on_match = partial(self._grant_offer, pair, number, incoming)
             incoming.arrival = self.matching.arrive(pair.peer, context, tag, length, on_match)
             return
@@ -353,7 +365,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             self.matching.arrive_complete(pair.peer, context, tag, data)
             return
         arrival = self.matching.arrive(pair.peer, context, tag, length)
-        incoming = pair.arriving[number] = Incoming(length)
+        incoming = pair.arriving[number] = IncomingMessage(length)
         incoming.arrival = arrival
         self._store_fragment(pair, number, fragment)
 
@@ -366,7 +378,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
             del pair.arriving[number]
             self.matching.complete(incoming.arrival)
 
-    def _grant_offer(self, pair: Pair, number: int, incoming: Incoming, arrival: Arrival) -> None:
+    def _grant_offer(self, pair: Pair, number: int, incoming: IncomingMessage, arrival: Arrival) -> None:
         """Grant an offered message that has been matched: at once if nothing of it is to be transferred, else when slots are
         free."""
         incoming.arrival = arrival

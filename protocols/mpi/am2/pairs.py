@@ -76,7 +76,7 @@ _MAX_SHORT: Final = 4 * _MAX_WORDS
 _UNPACK: Final = tuple(struct.Struct(f"!{count}I").unpack for count in range(_MAX_WORDS + 1))
 
 
-class Outgoing:
+class OutgoingMessage:
     """An outgoing message. number: among the messages to its peer in this session. sent: bytes passed to the NIC. granted:
     bytes that the receiver has granted; -1: no grant has arrived."""
 
@@ -95,7 +95,7 @@ class Outgoing:
 class Chunk(NamedTuple):
     """The part of a message for one slot of its receiver's staging region."""
 
-    message: Outgoing
+    message: OutgoingMessage
     slot: int
 
 
@@ -117,7 +117,7 @@ class Fragment(NamedTuple):
     data: bytes | memoryview
 
 
-class Incoming:
+class IncomingMessage:
     """An incomplete incoming message. missing: bytes still to come. slots: slots of the staging region, granted for it."""
 
     __slots__ = ("arrival", "missing", "slots")
@@ -132,8 +132,8 @@ class EndedSession(NamedTuple):
     """Transfers of an ended session. sending: messages not completely sent. arriving: messages not completely received.
     doubtful: completed sends whose messages may be lost. delivered: completed sends whose messages have arrived."""
 
-    sending: list[Outgoing]
-    arriving: list[Incoming]
+    sending: list[OutgoingMessage]
+    arriving: list[IncomingMessage]
     doubtful: list[SendCompletion]
     delivered: list[SendCompletion]
 
@@ -147,11 +147,11 @@ class Pair:
 
     queue: items to send. message_count: number of messages to the peer in this session. sending: messages not completely
     sent, by number. released: completed sends, with their numbers, since all requests were last answered. unanswered: number
-    of unanswered requests. window_used: number of requests sent since none was unanswered. former: number of unanswered
-    requests of former sessions. is_announced: a request that announces this node's session is in flight. notices_left:
-    announcements of a new session that remain to be sent if there is no other traffic. refusals: number of times that the
-    peer had no endpoint. is_ready: the queue is among those that may be sent from. owes_clear: the peer is to be notified
-    when no message of an earlier session is in flight any more.
+    of unanswered requests. window_used: number of requests sent since none was unanswered. former_unanswered: number of
+    unanswered requests of former sessions. is_announced: a request that announces this node's session is in flight.
+    notices_left: announcements of a new session that remain to be sent if there is no other traffic. refusals: number of
+    times that the peer had no endpoint. is_ready: the queue is among those that may be sent from. owes_clear: the peer
+    is to be notified when no message of an earlier session is in flight any more.
 
     returned_replies: number of this node's replies that were returned. reported_replies: how many of these have been
     reported to the peer. lost_replies: number of returned replies that the peer has reported. lacks_credits: credits are
@@ -164,7 +164,7 @@ class Pair:
         "arriving",
         "early",
         "expected",
-        "former",
+        "former_unanswered",
         "incoming",
         "is_announced",
         "is_open",
@@ -198,9 +198,9 @@ class Pair:
         self.is_open = False
         self.outgoing: Head = (*self.own_session, 0, 0)
         self.incoming: Head | None = None
-        self.queue: deque[Outgoing | Chunk | ControlRequest] = deque()
+        self.queue: deque[OutgoingMessage | Chunk | ControlRequest] = deque()
         self.unanswered = 0
-        self.former = 0
+        self.former_unanswered = 0
         self.is_announced = False
         self.notices_left = 0
         self.refusals = 0
@@ -214,12 +214,12 @@ class Pair:
 
     def _begin(self) -> None:
         self.message_count = 0
-        self.sending: dict[int, Outgoing] = {}
+        self.sending: dict[int, OutgoingMessage] = {}
         self.released: list[tuple[int, SendCompletion]] = []
         self.window_used = 0
         self.expected = 1
         self.early: dict[int, list[Fragment]] = {}
-        self.arriving: dict[int, Incoming] = {}
+        self.arriving: dict[int, IncomingMessage] = {}
 
     def is_of_other_process(self, peer_session: Session) -> bool:
         """Whether a session of the peer belongs to another process than the known session, if any."""
@@ -266,20 +266,20 @@ class Pair:
         self._begin()
         return ended
 
-    def reject_messages(self) -> list[Incoming]:
+    def reject_messages(self) -> list[IncomingMessage]:
         """Reject requests that still arrive in this session, since the peer has crashed. Returns its incomplete messages."""
         self.incoming = None
         arriving, self.arriving = list(self.arriving.values()), {}
         self.early.clear()
         return arriving
 
-    def next_message(self, context: int, tag: int, data: memoryview, completion: SendCompletion) -> Outgoing:
+    def next_message(self, context: int, tag: int, data: memoryview, completion: SendCompletion) -> OutgoingMessage:
         """Make the next message to the peer."""
         self.message_count = number = self.message_count + 1 & MASK
-        self.sending[number] = outgoing = Outgoing(number, context, tag, data, completion)
+        self.sending[number] = outgoing = OutgoingMessage(number, context, tag, data, completion)
         return outgoing
 
-    def release(self, message: Outgoing) -> None:
+    def release(self, message: OutgoingMessage) -> None:
         """Complete the send of a message that has been passed to the NIC completely."""
         self.released.append((message.number, message.completion))
         message.completion.release(Envelope(self.peer, message.tag, len(message.data)))
@@ -296,19 +296,19 @@ class Pair:
 
     def on_lost_replies(self, returned_replies: int) -> None:
         """Handle an increased count of the peer's returned replies, which will not arrive."""
-        self.former = max(0, self.former - (returned_replies - self.lost_replies))
+        self.former_unanswered = max(0, self.former_unanswered - (returned_replies - self.lost_replies))
         self.lost_replies = returned_replies
         self.lacks_credits = True
 
     def reset_replies(self) -> None:
         """Reset the counts of replies for a new process or incarnation of the peer."""
-        self.former = self.returned_replies = self.reported_replies = self.lost_replies = 0
+        self.former_unanswered = self.returned_replies = self.reported_replies = self.lost_replies = 0
         self.lacks_credits = False
 
     def count_reply(self, head: Head) -> None:
         """Count the reply to a request with that head."""
         if head != self.outgoing:
-            self.former = max(0, self.former - 1)
+            self.former_unanswered = max(0, self.former_unanswered - 1)
             return
         self.unanswered -= 1
         if not self.unanswered:
@@ -331,11 +331,11 @@ class Pair:
     @property
     def is_evictable(self) -> bool:
         """Whether no replies are due through the peer's entry in the translation table."""
-        return not (self.unanswered or self.former)
+        return not (self.unanswered or self.former_unanswered)
 
     def _set_head(self, head: Head) -> None:
         self.outgoing = head
-        self.former += self.unanswered
+        self.former_unanswered += self.unanswered
         self.unanswered = self.window_used = 0
 
 
@@ -381,7 +381,7 @@ class SendQueues:
         self._is_sending = False
         self._is_waiting = False  # waiting for room in the ring
 
-    def put(self, pair: Pair, item: Outgoing | Chunk | ControlRequest) -> None:
+    def put(self, pair: Pair, item: OutgoingMessage | Chunk | ControlRequest) -> None:
         """Send an item at once if its turn has come, otherwise queue it."""
         queue = pair.queue
         is_first = not queue and not self._ready and not self._is_sending and self._host.handling_endpoint is None
@@ -466,7 +466,7 @@ class SendQueues:
             return _HELD
         queue = pair.queue
         item = queue.popleft()
-        if isinstance(item, Outgoing):
+        if isinstance(item, OutgoingMessage):
             size = len(item.data)
             if size <= _MAX_SHORT:
                 result = self._send_short(pair, item)
@@ -494,7 +494,7 @@ class SendQueues:
             pair.notices_left -= 1
         return result
 
-    def _send_short(self, pair: Pair, message: Outgoing) -> SendResult:
+    def _send_short(self, pair: Pair, message: OutgoingMessage) -> SendResult:
         data, number = message.data, message.number
         size = len(data)
         count = size + 3 >> 2
@@ -507,7 +507,7 @@ class SendQueues:
             pair.sending[number] = message
         return result
 
-    def _send_eager(self, pair: Pair, message: Outgoing) -> SendResult:
+    def _send_eager(self, pair: Pair, message: OutgoingMessage) -> SendResult:
         """Send one fragment; the rest of the message stays first in the queue."""
         begin, size, number = message.sent, len(message.data), message.number
         data = message.data[begin : begin + self._fragment]

@@ -25,7 +25,7 @@ from protocols.core.host_work import COPY
 from protocols.mpi.device import SendCompletion
 from protocols.mpi.matching import CONTEXTS, SoftwareMatchingEndpoint
 from protocols.mpi.mpi_errors import ERR_PROC_FAILED, MPIError
-from protocols.mpi.via.rdma_pairs import MIN_TRANSFER, LostPartError, Outgoing, Pair
+from protocols.mpi.via.rdma_pairs import MIN_TRANSFER, LostPartError, OutgoingMessage, Pair
 from protocols.via.host import ViaNic
 from protocols.via.vip_descriptors import Memory
 from protocols.via.vipl_names import AsyncError, Result, ViaError, ViState
@@ -72,7 +72,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
             self.matching.send_to_self(destination, context, tag, data, completion)
             return True
         self._host.work.spend(MPI)
-        outgoing = Outgoing(context, tag, data, completion)
+        outgoing = OutgoingMessage(context, tag, data, completion)
         pair = self.pairs.get(destination)
         if pair is None:
             pair = self._connect(destination, outgoing)
@@ -85,7 +85,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         pair.pump()
         return True
 
-    async def _register_message(self, pair: Pair, outgoing: Outgoing) -> None:
+    async def _register_message(self, pair: Pair, outgoing: OutgoingMessage) -> None:
         """Register a message's memory on the fly. If that fails, the message is copied."""
         try:
             memory = await self._host.register(outgoing.data, self._ptag)
@@ -146,7 +146,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 else:
                     await self._host.reject(request)
 
-    def _connect(self, peer: int, *messages: Outgoing) -> Pair:
+    def _connect(self, peer: int, *messages: OutgoingMessage) -> Pair:
         """Return the connection with a peer; begin a new one, which may fail at once, if there is none. messages: the first
         messages of a new connection."""
         pair = self.pairs.get(peer)

@@ -66,7 +66,7 @@ OnPart = Callable[["Pair", int, int, int, int, memoryview], object]
 """Handler of a received part of a message: connection, context, tag, bytes of the message, offset of the part, its bytes."""
 
 
-class Outgoing:
+class OutgoingMessage:
     """A message that is being sent. posted: bytes in the parts posted so far. memory: the message's registered memory; None:
     it is not registered on the fly. is_registering: the message waits for its registration."""
 
@@ -121,10 +121,10 @@ class Pair:
         self._has_room = has_room
         self._owes_credit = False
         self.is_starved = False
-        self._outgoing: OutgoingQueue[Outgoing] = OutgoingQueue(self._send_parts)
+        self._outgoing: OutgoingQueue[OutgoingMessage] = OutgoingQueue(self._send_parts)
         self.queue: Final = self._outgoing.items  # messages with unsent parts
         # For each posted send: the message whose last part it is; None for another send.
-        self.released: deque[Outgoing | None] = deque()
+        self.released: deque[OutgoingMessage | None] = deque()
         self.vi: Vi | None = None
         self.is_connected = False
         self.is_open = False
@@ -212,7 +212,7 @@ class Pair:
             self._owes_credit = False
             self._post_credit()
 
-    def _send_parts(self, outgoing: Outgoing) -> bool:
+    def _send_parts(self, outgoing: OutgoingMessage) -> bool:
         """Send parts of a message; return whether all are sent."""
         while self.is_open and self._buffers and self.desc_left > 0 and self._may_post():
             if outgoing.is_registering or not self._write_part(outgoing):
@@ -245,12 +245,12 @@ class Pair:
             message.completion.deliver()
         return message.memory
 
-    def _release(self, outgoing: Outgoing) -> None:
+    def _release(self, outgoing: OutgoingMessage) -> None:
         """Complete the send of a message, unless it is complete: the program may reuse the memory."""
         if not outgoing.completion.done:
             outgoing.completion.release(Envelope(self.peer, outgoing.tag, len(outgoing.data)))
 
-    def _write_part(self, outgoing: Outgoing) -> bool:
+    def _write_part(self, outgoing: OutgoingMessage) -> bool:
         """Write the next part to the peer's area, from a send buffer or from registered memory; return False if the area has
         no space."""
         begin = outgoing.posted

@@ -329,7 +329,7 @@ def test_a_send_to_a_peer_that_never_acknowledges_is_reported_as_pending() -> No
     assert not send.done
     [sender_work, firmware] = [sentence for sentence in wires.pending_work() if sentence.startswith("0")]
     assert sender_work == "0: the send to node 1, tag 5, 10000 bytes"
-    assert "no acknowledgement of 0, 1, 2" in firmware
+    assert "no acknowledgement of collections 0, 1, 2" in firmware
 
 
 def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
