@@ -79,9 +79,7 @@ class EmpEndpoint:
 
     def send(self, destination: int, context: int, tag: int, data: memoryview, completion: SendCompletion) -> bool:
         descriptor_count = _count_descriptors(data)
-        if (
-            self._send_descriptors and self._send_descriptors + descriptor_count > self._max_per_direction
-        ) or self._is_full(descriptor_count):
+        if self._must_wait(self._send_descriptors, descriptor_count):
             return False
         try:
             operation = self._host.post_send(destination, context << _TAG_BITS | tag, data)
@@ -111,9 +109,7 @@ class EmpEndpoint:
         completion: Completion[Envelope],
     ) -> bool:
         descriptor_count = chain_length(_count_pages(data))
-        if (
-            self._send_descriptors and self._send_descriptors + descriptor_count > self._max_per_direction
-        ) or self._is_full(descriptor_count):
+        if self._must_wait(self._send_descriptors, descriptor_count):
             return False
         try:
             operation = self._host.post_send_iov(destination, context << _TAG_BITS | tag, data.views())
@@ -164,9 +160,7 @@ class EmpEndpoint:
         size: int,
         completion: ReceiveCompletion,
     ) -> bool:
-        if (
-            self._receive_descriptors and self._receive_descriptors + descriptor_count > self._max_per_direction
-        ) or self._is_full(descriptor_count):
+        if self._must_wait(self._receive_descriptors, descriptor_count):
             return False
         try:
             operation = post()
@@ -177,8 +171,12 @@ class EmpEndpoint:
         operation.add_callback(partial(self._on_receive_done, descriptor_count, size, completion))
         return True
 
-    def _is_full(self, descriptor_count: int) -> bool:
-        return self._send_descriptors + self._receive_descriptors + descriptor_count > self._max_in_use
+    def _must_wait(self, direction_count: int, descriptor_count: int) -> bool:
+        """Whether a transfer of this many descriptors must wait. direction_count: descriptors charged to transfers in its
+        direction."""
+        return (direction_count > 0 and direction_count + descriptor_count > self._max_per_direction) or (
+            self._send_descriptors + self._receive_descriptors + descriptor_count > self._max_in_use
+        )
 
     def _on_send_done(
         self, descriptor_count: int, completion: Completion[Envelope], operation: Completion[ReceiveResult]

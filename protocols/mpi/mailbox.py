@@ -56,8 +56,8 @@ class PostingDevice(Protocol):
     def mailbox_context_tag(self) -> tuple[int, int]: ...
 
 
-class _UnexpectedMessage(NamedTuple):
-    """A message that has no receive yet, or the offer of a message. length: of the message. data: None for an offer."""
+class _SlotMessage(NamedTuple):
+    """A message, or the offer of a message, that has arrived in a slot. length: of the message. data: None for an offer."""
 
     length: int
     data: bytes | None
@@ -93,7 +93,7 @@ class Mailbox:
     def __init__(self, device: PostingDevice, slots: int) -> None:
         self._device = device
         self._in_flight = 0
-        self._unexpected: dict[MatchKey, deque[_UnexpectedMessage]] = {}
+        self._unexpected: dict[MatchKey, deque[_SlotMessage]] = {}
         self._posted: dict[MatchKey, deque[MailboxReceive]] = {}
         self._offers: dict[MatchKey, deque[tuple[memoryview, SendCompletion]]] = {}
         self._early_grants: dict[MatchKey, int] = {}
@@ -169,7 +169,7 @@ class Mailbox:
         if kind == _GRANT:
             self._on_grant(key)
             return
-        message, posted = _UnexpectedMessage(size, data if kind == _MESSAGE else None), self._posted.get(key)
+        message, posted = _SlotMessage(size, data if kind == _MESSAGE else None), self._posted.get(key)
         if not posted:
             self._unexpected.setdefault(key, deque()).append(message)
             return
@@ -178,7 +178,7 @@ class Mailbox:
             del self._posted[key]
         self._match(key, receive, message)
 
-    def _match(self, key: MatchKey, receive: MailboxReceive, message: _UnexpectedMessage) -> None:
+    def _match(self, key: MatchKey, receive: MailboxReceive, message: _SlotMessage) -> None:
         """Match a receive with a message or an offer."""
         source, _, tag = key
         if message.data is None:

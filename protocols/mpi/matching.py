@@ -84,8 +84,8 @@ class MatchingQueues:
 
     def __init__(self, report_match: Callable[[int, int], object] = lambda _source, _number: None) -> None:
         self._report_match = report_match
-        self._posted: dict[int, list[Receive]] = {}
-        self._unexpected: dict[int, list[Arrival]] = {}
+        self._posted: dict[int, list[Receive]] = {}  # by context, in the order in which they were posted
+        self._unexpected: dict[int, list[Arrival]] = {}  # by context, in order of arrival
         self._probes: list[_Probe] = []
         # Synchronous messages that this node has sent and the peer has not matched, by peer and number.
         self._unmatched: dict[tuple[int, int], tuple[Completion[Envelope], Envelope]] = {}

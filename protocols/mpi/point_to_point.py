@@ -101,7 +101,7 @@ class PointToPoint:
     async def Send(self, buf: Message, dest: int, tag: int = 0) -> None:
         """Send, and wait until the buffer may be reused. On EMP that is when the message has been received, unless the send
         is buffered."""
-        data, send_buffer = self._send_data(buf, dest, tag), self.send_buffer
+        data, send_buffer = self._prepare_send(buf, dest, tag), self.send_buffer
         if send_buffer is None or dest == PROC_NULL or not send_buffer.has_room(len(data)):
             await self._send_bytes(data, dest, tag)
         else:
@@ -110,7 +110,8 @@ class PointToPoint:
     async def Recv(
         self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> None:
-        """Receive. Raises MPIError: ERR_TRUNCATE if the message is longer than the buffer, which is then full."""
+        """Receive. Raises MPIError: ERR_TRUNCATE if the message is longer than the buffer, which is then full;
+        ERR_PROC_FAILED if the sender fails after the message has been matched."""
         completion = self._receive(buf, source, tag)
         if status is None:
             await completion
@@ -122,7 +123,7 @@ class PointToPoint:
         await self._send(buf, dest, tag, True)
 
     async def Isend(self, buf: Message, dest: int, tag: int = 0) -> Request:
-        """Begin a send. The buffer must not change until it is complete."""
+        """Begin a send. The buffer must not change until the request is complete."""
         return self._make_request(self._send(buf, dest, tag))
 
     async def Issend(self, buf: Message, dest: int, tag: int = 0) -> Request:
@@ -130,7 +131,7 @@ class PointToPoint:
         return self._make_request(self._send(buf, dest, tag, True))
 
     async def Irecv(self, buf: Message, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Begin a receive. The program must not use the buffer until it is complete."""
+        """Begin a receive. The program must not use the buffer until the request is complete."""
         return self._make_request(self._receive(buf, source, tag), is_receive=True)
 
     async def Send_init(self, buf: Message, dest: int, tag: int = 0) -> Prequest:
@@ -160,7 +161,7 @@ class PointToPoint:
     ) -> None:
         """Send and receive concurrently; dest and source may be this rank itself. If both fail, the receive's error is
         raised."""
-        data = self._send_data(sendbuf, dest, sendtag)
+        data = self._prepare_send(sendbuf, dest, sendtag)
         received = self._make_request(self._receive(recvbuf, source, recvtag), is_receive=True)
         sent = self._send_bytes(data, dest, sendtag)
         with suppress(MPIError):  # raised below, after the receive
@@ -190,7 +191,7 @@ class PointToPoint:
         recvtag: int = ANY_TAG,
     ) -> Request:
         """Begin a Sendrecv; the request's status is the receive's."""
-        data = self._send_data(sendbuf, dest, sendtag)
+        data = self._prepare_send(sendbuf, dest, sendtag)
         received = self._receive(recvbuf, source, recvtag)
         both: Completion[Envelope] = Completion("%s", received)
         sent = self._send_bytes(data, dest, sendtag)
@@ -210,17 +211,17 @@ class PointToPoint:
     Rsend_init = Send_init
 
     async def Bsend(self, buf: Message, dest: int, tag: int = 0) -> None:
-        """Send a copy. Raises MPIError (ERR_BUFFER) if the attached buffer has no room for it."""
-        self._send_copy(self._send_data(buf, dest, tag), dest, tag)
+        """Send a copy. Raises MPIError (ERR_BUFFER) if no buffer is attached, or the attached buffer has no room for it."""
+        self._send_copy(self._prepare_send(buf, dest, tag), dest, tag)
 
     async def Ibsend(self, buf: Message, dest: int, tag: int = 0) -> Request:
         """Send as Bsend; returns a complete request."""
-        return self._make_request(self._send_copy(self._send_data(buf, dest, tag), dest, tag))
+        return self._make_request(self._send_copy(self._prepare_send(buf, dest, tag), dest, tag))
 
     async def Bsend_init(self, buf: Message, dest: int, tag: int = 0) -> Prequest:
         """Make a persistent Bsend."""
         begin = partial(
-            self._start_persistent, dest, partial(self._send_copy, self._send_data(buf, dest, tag), dest, tag)
+            self._start_persistent, dest, partial(self._send_copy, self._prepare_send(buf, dest, tag), dest, tag)
         )
         return Prequest(begin, False, self._device, self._ranks)
 
@@ -390,7 +391,7 @@ class PointToPoint:
     def _make_request(self, completion: Completion[Envelope], is_receive: bool = False) -> Request:
         return Request(completion, None, is_receive, self._device, self._ranks)
 
-    def _send_data(self, buf: Message, dest: int, tag: int) -> Data:
+    def _prepare_send(self, buf: Message, dest: int, tag: int) -> Data:
         data = as_send_data(buf)
         self._check(dest, tag)
         if len(data) > self._device.max_message_size:
@@ -400,7 +401,7 @@ class PointToPoint:
         return data
 
     def _send(self, buf: Message, dest: int, tag: int, synchronous: bool = False) -> SendCompletion:
-        return self._send_bytes(self._send_data(buf, dest, tag), dest, tag, synchronous)
+        return self._send_bytes(self._prepare_send(buf, dest, tag), dest, tag, synchronous)
 
     def _send_bytes(self, data: Data, dest: int, tag: int, synchronous: bool = False) -> SendCompletion:
         if dest == PROC_NULL:
@@ -411,7 +412,7 @@ class PointToPoint:
         begin = partial(
             self._start_persistent,
             dest,
-            partial(self._send_bytes, self._send_data(buf, dest, tag), dest, tag, synchronous),
+            partial(self._send_bytes, self._prepare_send(buf, dest, tag), dest, tag, synchronous),
         )
         return Prequest(begin, False, self._device, self._ranks)
 

@@ -74,7 +74,7 @@ class Exchange:
             raise self._size_mismatch(source, len(buffer), str(length))
 
     async def wait_for(self, completion: Completion[Envelope]) -> Envelope:
-        """Wait for a transfer."""
+        """Wait for a transfer, and return its envelope. If it or the call fails, cancel the pending receives of the call."""
         if not completion.done:
             wait: Completion[None] = Completion("%s", completion)
             self._wait = wait
