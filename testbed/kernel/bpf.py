@@ -1,6 +1,7 @@
-"""Create and look up maps and programs of the kernel's BPF machine by bpf(2).
+"""Maps and programs of the kernel's BPF machine: creation and look-up by bpf(2).
 
-A map or program lives as long as a file descriptor or a filter refers to it. Failures are OSError with the operation.
+A map or program exists as long as a file descriptor, a program or a filter refers to it. Failed calls raise OSError with the
+operation.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _PROG_TYPE_SCHED_CLS: Final = 3
 _NO_PREALLOC: Final = 1
 
 BPF_NOEXIST: Final = 1
-"""An update that only adds."""
+"""Flag of an update: add a new key only."""
 
 _SYSCALL_NUMBERS: Final = {"x86_64": 321, "aarch64": 280, "riscv64": 280, "ppc64le": 361, "s390x": 351}
 _LOG_BYTES: Final = 1 << 20
@@ -35,9 +36,9 @@ _BATCH: Final = 1024  # entries read from a map by one call
 _INFO_BYTES: Final = 256  # more than any kernel returns for a map or a program
 _MAX_MAPS: Final = 64  # of one program
 
-_MAP_INFO: Final = struct.Struct("=IIIIII16s")  # type, id, key and value size, maximum of entries, flags, name
+_MAP_INFO: Final = struct.Struct("=IIIIII16s")  # type, id, key and value size, maximum number of entries, flags, name
 _PROGRAM_INFO: Final = struct.Struct("=II8sIIQQQIIQ16s")
-"""type, id, tag, lengths and addresses of its code (4), load time, uid, number of maps, address for their ids, name"""
+"""Type, id, tag, lengths and addresses of the code (4), load time, uid, number of maps, address for their ids, name."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,10 +55,11 @@ class VerifierError(OSError):
 
 
 def call(command: int, attributes: bytes | ctypes.Array[ctypes.c_char], operation: str) -> int:
-    """Call bpf(2). attributes: a packed union bpf_attr; the kernel may write to an array. operation: for errors."""
+    """Call bpf(2); return its result. attributes: a packed union bpf_attr, to which the kernel may write if it is an array.
+    operation: for errors. Raises OSError."""
     number = _SYSCALL_NUMBERS.get(platform.machine())
     if number is None:
-        raise OSError(errno.ENOSYS, f"{operation}: the number of bpf(2) on {platform.machine()} is unknown")
+        raise OSError(errno.ENOSYS, f"{operation}: the system call number of bpf(2) on {platform.machine()} is unknown")
     size = len(attributes)
     buffer = ctypes.create_string_buffer(attributes, size) if isinstance(attributes, bytes) else attributes
     result: int = _libc.syscall(ctypes.c_long(number), ctypes.c_int(command), buffer, ctypes.c_uint(size))
@@ -149,14 +151,14 @@ class Map(_OpenObject):
         attributes = struct.pack("=IxxxxQQQ", self.descriptor, ctypes.addressof(buffer), value, flags)
         call(command, attributes, f"{operation} the map {self.name}")
 
-    def _check(self, fits: bool, part: str) -> None:
+    def _check(self, fits: bool, what: str) -> None:
         if not fits:
-            raise ValueError(f"{part} has the wrong size for the map {self.name}")
+            raise ValueError(f"{what} has the wrong size for the map {self.name}")
 
 
 @dataclass(slots=True)
 class LoadedProgram(_OpenObject):
-    """A program in the kernel. maps: the ids of the maps that it uses."""
+    """An open program in the kernel. id: the kernel's. maps: ids of the maps that it uses."""
 
     id: int
     name: str
@@ -167,9 +169,9 @@ class LoadedProgram(_OpenObject):
 
 
 def make_map(kind: Literal["hash", "array"], name: str, key_size: int, value_size: int, max_entries: int) -> Map:
-    """Create a map for up to `max_entries` entries; key_size and value_size in bytes.
+    """Create a map for up to `max_entries` entries. key_size, value_size: bytes.
 
-    A hash map allocates its entries when they are added, an array (key_size 4) allocates all of them at once.
+    A hash map allocates entries when they are added; an array, whose keys have 4 bytes, allocates all at once.
     """
     number, flags = (_MAP_TYPE_HASH, _NO_PREALLOC) if kind == "hash" else (_MAP_TYPE_ARRAY, 0)
     attributes = struct.pack("=IIIIIII16s", number, key_size, value_size, max_entries, flags, 0, 0, _name(name))
@@ -198,7 +200,7 @@ def load_classifier(code: bytes, name: str) -> LoadedProgram:
 
 
 def _load(code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None) -> int:
-    # Variables, since the buffers must exist until the call returns.
+    # Named, so that the buffers exist until the call returns.
     instructions = ctypes.create_string_buffer(code, len(code))
     licence = ctypes.create_string_buffer(b"GPL")
     attributes = struct.pack(
@@ -218,7 +220,7 @@ def _load(code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None
 
 
 def _verifier_log(code: bytes, name: str) -> str:
-    """Load a rejected program again, to get the verifier's log."""
+    """Load a rejected program again to get the verifier's log."""
     log = ctypes.create_string_buffer(_LOG_BYTES)
     try:
         os.close(_load(code, name, log))
@@ -227,9 +229,9 @@ def _verifier_log(code: bytes, name: str) -> str:
     return ""
 
 
-def program_by_id(number: int) -> LoadedProgram:
+def program_by_id(program_id: int) -> LoadedProgram:
     """Open a loaded program by its id. Raises FileNotFoundError if there is none."""
-    descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the program {number}")
+    descriptor = call(_PROG_GET_FD_BY_ID, struct.pack("=III", program_id, 0, 0), f"open the program {program_id}")
     try:
         return _program_info(descriptor)
     except BaseException:
@@ -237,9 +239,9 @@ def program_by_id(number: int) -> LoadedProgram:
         raise
 
 
-def map_by_id(number: int) -> Map:
+def map_by_id(map_id: int) -> Map:
     """Open an existing map by its id. Raises FileNotFoundError if there is none."""
-    descriptor = call(_MAP_GET_FD_BY_ID, struct.pack("=III", number, 0, 0), f"open the map {number}")
+    descriptor = call(_MAP_GET_FD_BY_ID, struct.pack("=III", map_id, 0, 0), f"open the map {map_id}")
     try:
         info = ctypes.create_string_buffer(_INFO_BYTES)
         _get_info(descriptor, info)
@@ -251,12 +253,12 @@ def map_by_id(number: int) -> Map:
 
 
 def _program_info(descriptor: int) -> LoadedProgram:
-    numbers = (ctypes.c_uint32 * _MAX_MAPS)()
+    map_ids = (ctypes.c_uint32 * _MAX_MAPS)()
     info = ctypes.create_string_buffer(_INFO_BYTES)
-    _PROGRAM_INFO.pack_into(info, 0, 0, 0, b"", 0, 0, 0, 0, 0, 0, _MAX_MAPS, ctypes.addressof(numbers), b"")
+    _PROGRAM_INFO.pack_into(info, 0, 0, 0, b"", 0, 0, 0, 0, 0, 0, _MAX_MAPS, ctypes.addressof(map_ids), b"")
     _get_info(descriptor, info)
     fields = _PROGRAM_INFO.unpack_from(info)
-    return LoadedProgram(descriptor, fields[1], fields[11].rstrip(b"\0").decode(), tuple(numbers[: fields[9]]))
+    return LoadedProgram(descriptor, fields[1], fields[11].rstrip(b"\0").decode(), tuple(map_ids[: fields[9]]))
 
 
 def _get_info(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
@@ -265,5 +267,5 @@ def _get_info(descriptor: int, info: ctypes.Array[ctypes.c_char]) -> None:
 
 
 def _name(name: str) -> bytes:
-    """Encode an object's name. The kernel takes at most 15 letters, digits, '_' and '.'."""
+    """Encode an object's name, truncated to the kernel's limit of 15 characters (letters, digits, '_' and '.')."""
     return name.encode()[:15]

@@ -1,9 +1,9 @@
 """Assembler for the kernel's BPF machine; no compiler is needed.
 
-There are eleven registers of 64 bits: R1 to R5 are clobbered by a call, R6 to R9 are preserved, R10 points to the end of the
-program's stack of 512 bytes. Every method of `Program` appends one operation. Jumps refer to labels, and loads to maps, by
-name; `assemble` fills in offsets and file descriptors. The encoding is that of RFC 9669, "BPF Instruction Set Architecture";
-maps and helper functions are those of the kernel's include/uapi/linux/bpf.h.
+There are eleven registers of 64 bits: a call clobbers R1 to R5 and preserves R6 to R9; R10 points to the end of the
+program's stack of 512 bytes. Most methods of `Program` append one operation. Operations refer to labels and maps by
+name; `assemble` fills in the offsets and file descriptors. Instructions are encoded as in RFC 9669, "BPF Instruction
+Set Architecture"; maps and helper functions are those of the kernel's include/uapi/linux/bpf.h.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Register(Enum):
 R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10 = Register
 
 Operand: TypeAlias = "Register | int"
-"""The right operand of an operation: a register, or a signed number of 32 bits."""
+"""The right operand of an operation: a register, or a signed 32-bit number."""
 
 Size = Literal[1, 2, 4, 8]
 Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
@@ -46,13 +46,14 @@ _CALL, _EXIT = 0x85, 0x95
 _TO_BIG_ENDIAN: Final = 0xDC
 _FETCH: Final = 0x01
 _COMPARE_EXCHANGE: Final = 0xF0 | _FETCH
-# The kind of a 64-bit constant, in its source register: the kernel's BPF_PSEUDO_MAP_FD and BPF_PSEUDO_MAP_VALUE.
+# Kinds of 64-bit constants, encoded as source register: a number, BPF_PSEUDO_MAP_FD and BPF_PSEUDO_MAP_VALUE.
 _PLAIN, _MAP, _MAP_VALUE = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One instruction. label: its jump target. map_name: the map whose descriptor becomes its immediate."""
+    """One instruction. label: target of the jump, instead of `offset`. map_name: the map whose descriptor replaces
+    `immediate`."""
 
     opcode: int
     destination: int = 0
@@ -89,7 +90,7 @@ class Program:
         return len(self._instructions)
 
     def new_label(self, hint: str) -> str:
-        """Return an unused name for a label."""
+        """Return an unused name for a label. hint: its beginning."""
         self._label_count += 1
         return f"{hint}.{self._label_count}"
 
@@ -100,7 +101,8 @@ class Program:
         self._labels[name] = len(self._instructions)
 
     def assemble(self, maps: Mapping[str, int]) -> bytes:
-        """Encode the program. maps: name -> file descriptor."""
+        """Encode the program. maps: name -> file descriptor. Raises ValueError for an unknown label or too long a jump,
+        KeyError for an unknown map."""
         code = bytearray()
         for index, instruction in enumerate(self._instructions):
             offset = self._distance(index, instruction.label) if instruction.label else instruction.offset
@@ -114,7 +116,7 @@ class Program:
             raise ValueError(f"unknown label {label!r}")
         distance = self._labels[label] - index - 1
         if not -0x8000 <= distance < 0x8000:
-            raise ValueError(f"the label {label!r} is {distance} instructions away, too far for a jump")
+            raise ValueError(f"label {label!r} is {distance} instructions away, too far for a jump")
         return distance
 
     # Arithmetic: to = to OPERATION operand, modulo 2^64. A negative number is sign-extended.
@@ -140,7 +142,7 @@ class Program:
             raise ValueError(f"{number} is not an unsigned number of 64 bits")
         self._wide(to, _PLAIN, _signed(number & 0xFFFF_FFFF), _signed(number >> 32))
 
-    # Memory. The address is base + offset.
+    # Memory: the address is base + offset.
 
     def load(self, to: Register, base: Register, offset: int, size: Size) -> None:
         """Load from memory, zero-extended."""
@@ -165,7 +167,7 @@ class Program:
         """Replace the 64-bit number in memory by `new` if it equals R0. R0 becomes the previous number."""
         self.append(Instruction(_STX | _SIZES[8] | _ATOMIC, base.value, new.value, offset, _COMPARE_EXCHANGE))
 
-    # Maps.
+    # Maps
 
     def map(self, to: Register, name: str) -> None:
         """Load the address of a map, for helper functions."""
@@ -175,7 +177,7 @@ class Program:
         """Load an address within the only value of an array."""
         self._wide(to, _MAP_VALUE, 0, offset, name)
 
-    # Flow.
+    # Control flow
 
     def jump(self, label: str) -> None:
         self.append(Instruction(_JMP, label=label))
@@ -210,5 +212,5 @@ def _signed(word: int) -> int:
 
 def _check_immediate(number: int) -> int:
     if not -(1 << 31) <= number < 1 << 31:
-        raise ValueError(f"{number} does not fit into 32 bits with sign: load it with `constant`")
+        raise ValueError(f"{number} is not a signed 32-bit number: load it with `constant`")
     return number

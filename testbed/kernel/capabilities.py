@@ -1,4 +1,4 @@
-"""Capabilities of this machine for impaired links. They are probed in a scratch namespace, not derived from versions."""
+"""Capabilities of this machine for impaired links, probed in a scratch namespace instead of derived from versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INDEX, _PEER_INDEX = 101, 102
 
 @functools.cache
 def probe_capabilities() -> Capabilities:
-    """Return this machine's capabilities, probed once per process."""
+    """Return this machine's capabilities. They are probed once per process."""
     reason = loss_classifier.probe()
     capabilities = in_child(_probe_in_namespace)
     return replace(
@@ -72,6 +72,7 @@ def _probe_in_namespace() -> Capabilities:
 
 
 def _refusal(route: RouteSocket, requests: list[bytes]) -> str:
+    """Execute requests; return the kernel's reason for a rejection, or an empty string."""
     try:
         route.execute(requests)
     except RequestError as error:
@@ -90,8 +91,8 @@ def _try_size_table(route: RouteSocket) -> str:
     request = qdiscs.request(_PEER_INDEX, "pfifo", 0x0003_0000, struct.pack("=I", 100), sizes=sizes)
     reason = _refusal(route, [request])
     if not reason and not qdiscs.qdiscs(route)[_PEER_INDEX].sized:
-        reason = "it was not kept"
-    return f"this kernel takes no table of frame sizes: {reason}" if reason else ""
+        reason = "the kernel did not keep it"
+    return f"this kernel takes no size table for qdiscs: {reason}" if reason else ""
 
 
 def _try_netem(route: RouteSocket) -> str:
@@ -104,11 +105,12 @@ def _try_seed(route: RouteSocket) -> str:
     options = netem.options_of(Impairment(loss=0.1), mtu=1500, seed=_SEED)
     reason = _refusal(route, [netem.request(_INDEX, options)])
     if not reason and netem.decode(qdiscs.qdiscs(route)[_INDEX].options).seed != _SEED:
-        reason = "it was not kept (kernels from 6.6 on do)"
+        reason = "the kernel did not keep it (Linux 6.6 and later do)"
     return f"this kernel's netem takes no seed: {reason}" if reason else ""
 
 
 def _try_duplicate(route: RouteSocket) -> str:
+    """Set netem with duplication on both ends of a pair, which some kernels refuse."""
     requests = [
         netem.request(_INDEX, netem.options_of(Impairment(duplicate=0.5), mtu=1500)),
         netem.request(_PEER_INDEX, netem.options_of(Impairment(delay=1, duplicate=0.5), mtu=1500)),
@@ -125,4 +127,4 @@ def _try_relay(route: RouteSocket) -> str:
         return f"packet sockets are unavailable: {error.strerror}"
     requests = [netlink_messages.add_clsact(_INDEX), diversion.divert(_INDEX, diversion.INGRESS, _PEER_INDEX, _INDEX)]
     reason = _refusal(route, requests)
-    return f"frames cannot be diverted to it: {reason}" if reason else ""
+    return f"frames cannot be diverted to the relay: {reason}" if reason else ""

@@ -1,4 +1,5 @@
-"""Probe of the kernel features that a testbed needs: each is tried in a scratch namespace, no versions are compared."""
+"""Probe of the kernel features that the testbed needs. Each one is tried in a scratch namespace; versions are not
+compared."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from testbed.kernel.netlink import RequestError, RouteSocket
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """A kernel feature. available: the kernel has it. detail: result of the probe. meaning: what depends on the feature.
-    remedy: how to get it."""
+    """A kernel feature. available: whether this user can use it. detail: result of the probe. meaning: what depends on the
+    feature. remedy: how to make it available; empty if it is."""
 
     name: str
     available: bool
@@ -27,18 +28,18 @@ class Capability:
 
 
 def probe() -> list[Capability]:
-    """Probe all features; the probes are cleaned up."""
+    """Probe all features. Nothing that the probes make remains."""
     groups = _cgroups("cpu", "CPU shares of nodes"), _cgroups("memory", "memory limits of nodes")
-    return [_privilege(), _user_namespaces(), *_namespace_abilities(), *groups]
+    return [_privilege(), _user_namespaces(), *_namespace_capabilities(), *groups]
 
 
 def probe_for_tunnels() -> list[Capability]:
-    """Probe only what a cluster's links to other machines need: "root", "network namespaces", "vxlan"."""
-    return [_privilege(), *_namespace_abilities({"vxlan"})]
+    """Probe only the features that links to other machines need: "root", "network namespaces" and "vxlan"."""
+    return [_privilege(), *_namespace_capabilities({"vxlan"})]
 
 
-def _namespace_abilities(names: Container[str] | None = None) -> list[Capability]:
-    """Run trials in a scratch namespace. names: of these trials; None: all."""
+def _namespace_capabilities(names: Container[str] | None = None) -> list[Capability]:
+    """Run trials in a scratch namespace. names: of the trials; None: all."""
     enter = _new_namespace if userns.is_root() else userns.become_namespace_root
     try:
         return in_child(lambda: _run_trials(enter, names))
@@ -60,7 +61,7 @@ def _privilege() -> Capability:
         root,
         "has CAP_NET_ADMIN and CAP_SYS_ADMIN" if root else f"user {os.geteuid()}",
         "clusters that 'ip netns' sees; loss by BPF",
-        "run as root; without it, clusters live in a user namespace",
+        "run as root; without it, clusters are in a user namespace",
     )
 
 
@@ -75,12 +76,12 @@ def _user_namespaces() -> Capability:
 
 _MODULE = "load the module (modprobe {0}), or install the kernel's extra modules (linux-modules-extra on Ubuntu)"
 
-# name -> (how it is tried, what depends on it, how to get it)
+# name, function that tries the feature, meaning and remedy of `Capability`
 _Trial = tuple[str, Callable[[RouteSocket], None], str, str]
 
 
 def _run_trials(enter: Callable[[], None], names: Container[str] | None) -> list[Capability]:
-    """Run the trials of these names, or all, in a new namespace. Called in a child process."""
+    """Run the trials with these names, or all, after `enter`. Later trials use the interfaces of earlier ones."""
     enter()
     capabilities = [Capability("network namespaces", True, "made one", "everything", "")]
     route = RouteSocket()
@@ -89,7 +90,7 @@ def _run_trials(enter: Callable[[], None], names: Container[str] | None) -> list
         ("bridge", _try_bridge, "switches", _MODULE.format("bridge")),
         ("static forwarding", _try_forwarding, "switches in a ring or a fat tree", _MODULE.format("bridge")),
         ("redirection", _try_redirection, "links between two nodes", _MODULE.format("cls_u32 act_mirred")),
-        ("diversion", _try_diversion, "links that the relay carries", _MODULE.format("cls_bpf act_mirred")),
+        ("diversion", _try_diversion, "links that the relay forwards", _MODULE.format("cls_bpf act_mirred")),
         ("netem", _try_qdisc("netem"), "delay and loss in the kernel", _MODULE.format("sch_netem")),
         ("tbf", _try_qdisc("tbf"), "rates in the kernel", _MODULE.format("sch_tbf")),
         ("htb", _try_qdisc("htb"), "rates in the kernel", _MODULE.format("sch_htb")),
@@ -156,8 +157,8 @@ def _try_diversion(route: RouteSocket) -> None:
 
 
 def _try_qdisc(kind: str) -> Callable[[RouteSocket], None]:
-    """Return a trial that adds a queueing discipline without options: a kernel that has the discipline requires options, or
-    uses defaults."""
+    """Return a trial that adds a qdisc without options. A kernel that has the qdisc uses defaults, or rejects the missing
+    options with another error than ENOENT."""
 
     def attempt(route: RouteSocket) -> None:
         try:

@@ -1,8 +1,8 @@
-"""CPU shares and memory limits of nodes, by cgroup v2. In version 1 each controller has a hierarchy of its own.
+"""CPU shares and memory limits of nodes, by cgroup v2.
 
-The groups are directly below the root of the hierarchy. The machine's cgroup.subtree_control has the controllers that they
-may use. It also affects how all other processes share the CPUs, so it is never changed here; the error message says what to
-write to it.
+Nodes' groups are directly below the root of the hierarchy, whose cgroup.subtree_control has the controllers that groups may
+use. That file also affects how all other processes share the CPUs, so it is never changed here; the error message names the
+command that changes it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from testbed.lazy_dataclass import dataclass
 
 PREFIX = "netns-testbed."
 
-# Microseconds. A group gets its quota in each period. The kernel allows no quota below a millisecond and no period above a
-# second, so that a small share needs a long period.
+# Microseconds. A group may use its quota of processor time in each period. The kernel allows no quota below a
+# millisecond and no period above a second, so a small share needs a long period.
 _PERIOD = 100_000  # the kernel's default
 _MAX_PERIOD = 1_000_000
 _MIN_QUOTA = 1_000
-_MIN_SHARE = _MIN_QUOTA / _MAX_PERIOD
+_MIN_SHARE = _MIN_QUOTA / _MAX_PERIOD  # cores
 
-_KILL_TIMEOUT = 5.0  # seconds until killed processes must have ended
+_KILL_TIMEOUT = 5.0  # seconds within which killed processes must end
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """The cgroup v2 tree. path: mount point. controllers: available ones. enabled: controllers that its groups may use."""
+    """The cgroup v2 hierarchy. path: mount point. controllers: those that the kernel has. enabled: those that groups
+    may use."""
 
     path: Path
     controllers: frozenset[str]
@@ -40,7 +41,7 @@ class Hierarchy:
 
 
 def hierarchy() -> Hierarchy | None:
-    """Return the mounted cgroup v2 tree, or None."""
+    """Return the mounted cgroup v2 hierarchy, if any."""
     for line in mount_lines():
         before, _, after = line.partition(" - ")
         if after.split(" ")[0] == "cgroup2":
@@ -52,6 +53,7 @@ def hierarchy() -> Hierarchy | None:
 
 
 def _read_words(path: Path) -> frozenset[str]:
+    """Read the words in a file; empty if it cannot be read."""
     try:
         return frozenset(path.read_text().split())
     except OSError:
@@ -60,14 +62,14 @@ def _read_words(path: Path) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Reason why a controller is not available, and its remedy."""
+    """Reason why controllers are not available, and a remedy, both as phrases for users."""
 
     reason: str
     remedy: str
 
 
 def unavailable(needed: frozenset[str]) -> Unavailable | None:
-    """Return why nodes' groups cannot use these controllers on this machine; None if they can."""
+    """Return why groups of nodes cannot use these controllers on this machine; None if they can."""
     tree = hierarchy()
     boot = "boot with systemd.unified_cgroup_hierarchy=1 (Debian and Ubuntu have it since 2021)"
     if tree is None:
@@ -84,7 +86,7 @@ def unavailable(needed: frozenset[str]) -> Unavailable | None:
         return Unavailable(
             f"{where} gives groups no {_and_no(withheld)} controller",
             f"have root run 'echo {added} >{tree.path}/cgroup.subtree_control', which testbed does not do by itself "
-            "because it changes how all that runs here shares the machine",
+            "because it affects all processes of this machine",
         )
     return None
 
@@ -94,16 +96,16 @@ def _and_no(controllers: frozenset[str]) -> str:
 
 
 def refusal(cpu_share: float, memory: int) -> str:
-    """Return why this machine cannot set these limits; empty if it can. cpu_share in cores, memory in bytes."""
+    """Return why this machine cannot enforce these limits; empty if it can. cpu_share: cores. memory: bytes. 0: no limit."""
     if 0 < cpu_share < _MIN_SHARE:
-        return f"the least CPU share that the kernel can keep is {_MIN_SHARE:g} cores"
+        return f"the smallest CPU share that the kernel can enforce is {_MIN_SHARE:g} cores"
     needed = frozenset(name for name, value in (("cpu", cpu_share), ("memory", memory)) if value)
     missing = unavailable(needed) if needed else None
     return f"{missing.reason}: {missing.remedy}" if missing else ""
 
 
 def group(cluster: str, node: str) -> Path:
-    """Return the path of a node's group; requires an empty `refusal`."""
+    """Return the path of a node's group. Raises FileNotFoundError without cgroup v2, see `refusal`."""
     tree = hierarchy()
     if tree is None:
         raise FileNotFoundError("cgroup version 2 is not mounted")
@@ -111,9 +113,9 @@ def group(cluster: str, node: str) -> Path:
 
 
 def make(path: Path, cpu_share: float, memory: int) -> None:
-    """Make a node's group, or change its limits. cpu_share in cores, memory in bytes, 0 for no limit.
+    """Make a node's group, or change its limits. cpu_share: cores. memory: bytes. 0: no limit.
 
-    A limited node gets no swap, so that its limit means the same on machines with and without swap.
+    A node with a memory limit gets no swap, so that the limit has the same effect on machines with and without swap.
     """
     make_directory(path)
     settings = {
@@ -132,20 +134,21 @@ def _quota(cpu_share: float) -> tuple[int, int]:
 
 
 def limits(path: Path) -> tuple[float, int]:
-    """Read a group's limits from the kernel: cores and bytes, 0 for none."""
+    """Read a group's limits from the kernel: cores and bytes; 0: no limit."""
     quota, _, period = _setting(path / "cpu.max").partition(" ")
     memory = _setting(path / "memory.max")
     return (0.0 if quota == "max" else int(quota) / int(period)), (0 if memory == "max" else int(memory))
 
 
 def rounded(cpu_share: float, memory: int) -> tuple[float, int]:
-    """Round limits (cores, bytes) as the kernel does: to whole microseconds of a period and whole pages."""
+    """Round limits (cores, bytes) as the kernel does: to whole microseconds in a period, and to whole pages."""
     quota, period = _quota(cpu_share)
     page = os.sysconf("SC_PAGE_SIZE")
     return quota / period, memory // page * page
 
 
 def _setting(path: Path) -> str:
+    """Read a limit; "max", no limit, if the controller is not enabled."""
     try:
         return path.read_text().strip()
     except FileNotFoundError:
@@ -153,7 +156,7 @@ def _setting(path: Path) -> str:
 
 
 def add_processes(path: Path, pids: list[int]) -> None:
-    """Move running processes to a group. Memory that they have allocated before is not charged to it."""
+    """Move running processes to a group. Memory that they have already allocated is not charged to it."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             write_setting(f"{path}/cgroup.procs", str(pid))
@@ -174,10 +177,10 @@ def _tree(path: Path) -> list[Path]:
 
 
 def remove(path: Path) -> bool:
-    """Remove a group without processes, if it exists; return False if it has processes."""
+    """Remove a group and its subgroups; return whether it no longer exists. False if it has processes."""
     deadline = time.monotonic() + _KILL_TIMEOUT
     while not all(remove_directory(directory) for directory in _tree(path)):
-        # A process that has ended may occupy its group for a short time after its parent was notified.
+        # A process may occupy its group for a short time after its parent was notified of its end.
         if members(path) or time.monotonic() > deadline:
             return False
         time.sleep(0.005)
@@ -185,8 +188,10 @@ def remove(path: Path) -> bool:
 
 
 def end(path: Path) -> bool:
-    """Kill the processes in a group, and remove it; return False if a process remains. A program that has left its node's
-    namespaces can only be found by its group."""
+    """Kill the processes in a group, and remove the group; return False if a process remains.
+
+    A program that has left its node's namespaces can only be found by its group.
+    """
     deadline = time.monotonic() + _KILL_TIMEOUT
     while (remaining := members(path)) and time.monotonic() < deadline:
         for pid in remaining:
@@ -198,18 +203,18 @@ def end(path: Path) -> bool:
 
 
 def groups_of(cluster: str) -> list[Path]:
-    """List the existing groups of a cluster's nodes that this process may change; none for an ordinary user."""
-    return [path for path in _all_groups() if _names(path)[0] == cluster]
+    """List the existing groups of a cluster's nodes; empty if this process may not change groups."""
+    return [path for path in _all_groups() if _cluster_and_node(path)[0] == cluster]
 
 
 def node_of(path: Path) -> str:
     """Return the name of a group's node."""
-    return _names(path)[1]
+    return _cluster_and_node(path)[1]
 
 
 def clusters() -> set[str]:
     """Return the names of the clusters that have groups."""
-    return {_names(path)[0] for path in _all_groups()}
+    return {_cluster_and_node(path)[0] for path in _all_groups()}
 
 
 def _all_groups() -> list[Path]:
@@ -219,6 +224,6 @@ def _all_groups() -> list[Path]:
     return sorted(tree.path.glob(f"{PREFIX}*.*"))
 
 
-def _names(path: Path) -> tuple[str, str]:
+def _cluster_and_node(path: Path) -> tuple[str, str]:
     cluster, _, node = path.name.removeprefix(PREFIX).partition(".")
     return cluster, node

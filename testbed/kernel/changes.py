@@ -1,7 +1,7 @@
-"""Announcements of state-changing system calls, each made after the call.
+"""Announcements of system calls that change the machine's state. Each one follows its call.
 
-Progress bars count the announcements, a trace prints them, and the tests kill a process after each one in turn. Every
-new system call that changes the machine must be announced; a test compares the announcements with strace's output.
+Progress bars count the announcements, a trace prints them, and tests kill a process after each one in turn. Every system
+call that changes the machine must be announced; a test compares the announcements with strace's output.
 """
 
 from __future__ import annotations
@@ -10,24 +10,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Observer = Callable[[str], None]
+"""Function that is called with each announced change."""
 
 _observers: list[Observer] = []
 
 
 def announce(change: str) -> None:
-    """Notify the observers of a change ("mount /run/netns/a.n1")."""
+    """Notify the observers of a change, such as "mount /run/netns/a.n1"."""
     for observer in _observers:
         observer(change)
 
 
 def remove_observers() -> None:
-    """Remove all observers: in a forked process they belong to the parent."""
+    """Remove all observers, which belong to the parent of a forked process."""
     _observers.clear()
 
 
 @contextmanager
 def observed_by(observer: Observer) -> Iterator[None]:
-    """Call `observer` after every change made in the body."""
+    """Call `observer` for every change announced in the block."""
     _observers.append(observer)
     try:
         yield

@@ -1,5 +1,7 @@
-"""Calls of functions in forked children, so that changes of namespaces end with the child. Signal handling for forks, for
-critical sections, and for programs to be executed."""
+"""Calls of functions in forked children, so that a change of namespaces ends with the child.
+
+Also the handling of signals around forks, critical sections and executed programs.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,15 @@ from testbed.errors import TestbedError
 
 T = TypeVar("T")
 
-_STARTED: Final = b"\n"  # no pickle begins with it
+_STARTED: Final = b"\n"  # differs from the first byte of a pickle
 _END: Final = b"\n"
 
 
 def in_child(function: Callable[[], T]) -> T:
-    """Call a function in a child process; return its result, or raise its TestbedError or OSError (both by pickle)."""
+    """Call a function in a child process; return its result, or raise its TestbedError or OSError. Both must be picklable.
+
+    Raises TestbedError if the child is killed, or fails with another exception, whose traceback it prints.
+    """
     reader, writer = os.pipe()
     child = fork()
     if child == 0:
@@ -38,8 +43,8 @@ class ChildFunction(Generic[T]):
     """A function that runs in a child process until `end` is called, or this process ends."""
 
     def __init__(self, function: Callable[[Callable[[], None], int], T]) -> None:
-        """Start function(begun, stop) and return once it has called begun(); it must end when the descriptor `stop` is
-        readable. Raises its TestbedError or OSError if it fails before that."""
+        """Start function(ready, stop), and return once it has called ready(). It must end when the descriptor `stop` becomes
+        readable. Raises the function's TestbedError or OSError if it fails before."""
         stop, self._stop = os.pipe()
         self._answers, answer = os.pipe()
         self._child = fork()
@@ -66,9 +71,9 @@ class ChildFunction(Generic[T]):
             raise TestbedError("a child process ended before it was ready")
 
     def end(self) -> T:
-        """Request the function to end, and wait for its result. Raises the function's TestbedError or OSError."""
+        """Request the end of the function, and return its result. Raises the function's TestbedError or OSError."""
         with contextlib.suppress(BrokenPipeError):  # it has ended already
-            os.write(self._stop, _END)  # closing is not sufficient: a forked process may have this end open, too
+            os.write(self._stop, _END)  # closing is not sufficient: another forked process may have this end open
         try:
             with open(self._answers, "rb", closefd=False) as answers:
                 answer = answers.read()
@@ -78,13 +83,14 @@ class ChildFunction(Generic[T]):
         return result
 
     def _close(self) -> int:
-        """Return the child's wait status."""
+        """Close the pipes and wait for the child; return its wait status."""
         os.close(self._stop)
         os.close(self._answers)
         return os.waitpid(self._child, 0)[1]
 
 
 def _result(answer: bytes, status: int) -> Any:
+    """Decode a child's answer. status: the child's wait status, for the error if there is no answer."""
     if not answer:
         code = os.waitstatus_to_exitcode(status)
         reason = f"was ended by signal {-code}" if code < 0 else "failed; its output is above"
@@ -98,7 +104,7 @@ def _result(answer: bytes, status: int) -> Any:
 
 
 def _answer(writer: int, function: Callable[[], T]) -> None:
-    """Call the function in the child and write its answer; does not return."""
+    """Call the function in the child, and write its result or error; does not return."""
     import pickle
     import traceback
 
@@ -120,7 +126,7 @@ _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block Ctrl-C and the termination signals in the calling thread until the body is done."""
+    """Block Ctrl-C and the termination signals in the calling thread until the end of the block."""
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTING)
     try:
         yield
@@ -129,11 +135,12 @@ def signals_blocked() -> Iterator[None]:
 
 
 def fork() -> int:
-    """Fork as `os.fork` does, with signals blocked: an exception raised by a signal handler in a callback of
+    """Fork as `os.fork` does, with signals blocked: an exception that a signal handler raises in a callback of
     `os.register_at_fork` (logging has one) would be lost.
 
-    Python warns if other threads run, since a lock that one holds stays locked in the child. The children of this package
-    take no lock that those threads know. If the warning was an error, the child would go on without its parent's knowledge.
+    Python warns if other threads run, since a lock that one of them holds stays locked in the child. The warning is ignored:
+    the children of this package take none of these locks. As an error, it would be raised in the parent while the child
+    already runs.
     """
     with signals_blocked(), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -141,7 +148,7 @@ def fork() -> int:
 
 
 def restore_signals() -> None:
-    """Restore the default signal actions that Python has changed: an executed program would inherit them, and not end at a
-    closed pipe."""
+    """Restore the default actions of signals that Python ignores: a program executed by this process would inherit that,
+    and would not end when it writes to a closed pipe."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Daemons: forked processes that outlive their parent. They do not exec, which saves the start of an interpreter."""
+"""Daemons: forked processes that outlive their parent. They do not exec, which saves the start of a Python interpreter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testbed.kernel.changes import announce, remove_observers
 from testbed.kernel.children import fork, signals_blocked
 
 _READY = b"ready"
-_MAX_DESCRIPTOR = 2**31 - 1  # os.closerange uses close_range(2), one system call
+_MAX_DESCRIPTOR = 2**31 - 1  # cheap to close up to: os.closerange uses close_range(2)
 
 
 def start(
@@ -28,8 +28,9 @@ def start(
 ) -> processes.Identity:
     """Fork a daemon called `name` that runs `prepare` and, if that succeeds, `serve`, and exits when that returns.
 
-    keep: descriptors that it inherits; all others are closed. log: file for the traceback of an unexpected error. mark: for
-    `has_tag`, such as the name of its cluster. A TestbedError or OSError of `prepare` is raised here.
+    keep: descriptors that it inherits; all others are closed. log: file for the traceback of an unexpected error. tag: for
+    `has_tag`, such as the name of its cluster; empty: none. Returns when `prepare` has returned. Raises a TestbedError or
+    OSError of `prepare`, and TestbedError if the daemon dies in it.
     """
     reader, writer = os.pipe()
     child = 0
@@ -56,8 +57,8 @@ def start(
 
 
 def become(name: str, prepare: Callable[[], None], serve: Callable[[], None], log: str) -> None:
-    """Turn this process into a daemon; it exits silently if `prepare` fails with a TestbedError or OSError. Does not
-    return."""
+    """Turn this process into a daemon, as `start` does with a forked one; does not return. The process exits silently on a
+    TestbedError or OSError."""
     status = 1
     try:
         _leave_terminal(name, (), log)
@@ -72,6 +73,7 @@ def become(name: str, prepare: Callable[[], None], serve: Callable[[], None], lo
 
 
 def _report_failure() -> None:
+    """Write the traceback of the current exception to standard error, which is the log."""
     import traceback
 
     os.write(2, traceback.format_exc().encode())
@@ -88,7 +90,7 @@ def _run_daemon(
 ) -> None:
     """Run the forked daemon; does not return."""
     status = 1
-    gc.freeze()  # a garbage collection would write to, and so copy, all pages of the parent's objects
+    gc.freeze()  # a garbage collection would write to, and so copy, the pages of all inherited objects
     try:
         _leave_terminal(name, keep, log)
         if tag:
@@ -109,17 +111,17 @@ def _run_daemon(
 
 
 def has_tag(process: processes.Identity, name: str, tag: str) -> bool:
-    """Whether a process is alive and was started by `start` with this name and mark.
+    """Whether a process is alive and was started by `start` with this name and tag.
 
-    Pid and start time come from a file that may be damaged or forged, so they may be those of another process. The mark is
-    a memfd that the daemon holds: no other process has it by chance.
+    An identity that was read from a damaged or forged file may be that of another process. The tag is the name of a memfd
+    that the daemon holds open, which no other process has by chance.
     """
     if not process.is_alive:
         return False
     descriptors = f"/proc/{process.pid}/fd"
     try:
         numbers = os.listdir(descriptors)
-    except OSError:  # it has ended, or is another user's
+    except OSError:  # the process has ended, or is another user's
         return False
     return any(_target(f"{descriptors}/{number}") == f"/memfd:{_memfd_name(name, tag)} (deleted)" for number in numbers)
 
@@ -132,13 +134,13 @@ def _target(link: str) -> str:
 
 
 def end(process: processes.Identity | None, name: str, tag: str) -> None:
-    """Kill a daemon and wait for its end. A process without this name and mark is left alone."""
+    """Kill a daemon and wait for its end. Does nothing to a process without this name and tag."""
     if process is not None and has_tag(process, name, tag):
         processes.end(process)
 
 
 def end_all(name: str, tag: str) -> None:
-    """Kill all daemons of that name and mark."""
+    """Kill all daemons with this name and tag."""
     for pid in processes.all_pids():
         end(processes.identity(pid), name, tag)
 
@@ -176,7 +178,8 @@ def write_output_to(log: str) -> None:
 
 
 def _close_all_but(keep: Collection[int]) -> None:
-    """Close all descriptors except the standard ones and `keep`, without opening one to list them."""
+    """Close all descriptors except the standard ones and `keep`. /proc/self/fd is not listed, which would need another
+    one."""
     first = 3
     for number in sorted(number for number in keep if number > 2):
         os.closerange(first, number)

@@ -1,12 +1,12 @@
-"""Datapath selection: which features of an impairment each datapath does exactly, approximately or not at all.
+"""Datapath selection: which features of an impairment each datapath implements exactly, approximately or not at all.
 
-`TABLE` lists every feature; the semantics suite reads it, ``doctor`` prints it, and `choose` takes the first datapath of
-`LADDER` that supports all impairments of both directions exactly. An approximate datapath is chosen only if it is
-requested by name; the choice then lists the approximations with their bounds.
+`TABLE` lists every feature: the semantics suite tests it, ``testbed doctor`` prints it, and `choose` takes the first
+datapath of `LADDER` that implements all impairments of both directions exactly. An approximate datapath is chosen only if it
+is requested by name; the choice then lists the approximations with their bounds.
 
-Exact means: frames have the fates that `testbed.fates` decides, and are late by no more than the kernel's timer or the
-relay. Random events have the same probability and are independent; they affect the same frames only if "repeatable
-fates" is exact.
+*Exact* means that frames have the fates that `testbed.fates` decides, and are late by no more than the lateness of the
+kernel's timer or of the relay. Random events have the same probability and are independent; they affect the same frames only
+if "repeatable fates" is exact.
 
 This module does not access the kernel: `capabilities` probes a machine's `Capabilities`.
 """
@@ -26,10 +26,11 @@ from testbed.kernel.shapers import LATENESS
 from testbed.spec.layout import ConfiguredDatapath, Datapath, Impairment
 
 LADDER: Final[tuple[Datapath, ...]] = get_args(Datapath)
+"""The datapaths, in the order in which `choose` tries them."""
 
 
 class Fit(Enum):
-    """How well a datapath does something."""
+    """How well a datapath implements a feature."""
 
     EXACT = "exact"
     APPROXIMATE = "approximate"
@@ -38,8 +39,11 @@ class Fit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature of an impaired direction. used: whether an impairment asks for it; never for properties that no impairment
-    asks for, such as repeatable fates. chance: it is random, and so needs a seed to repeat."""
+    """A feature of an impaired direction.
+
+    meaning: a phrase for users. applies: whether an impairment requires the feature; false for general properties, such as
+    repeatable fates. is_random: whether it depends on random draws, and so needs a seed to be repeatable.
+    """
 
     name: str
     meaning: str
@@ -49,8 +53,8 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """How one datapath does one feature. reason: why. bound: bound of an approximation, in words; figure: the bound in
-    numbers for an impairment."""
+    """How one datapath implements one feature. reason: why, a phrase for users. bound: bound of an approximation, in words.
+    format_bound: formats the bound for an impairment, in numbers; empty if it has none."""
 
     fit: Fit
     reason: str
@@ -60,7 +64,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """How a datapath does one feature of an impairment. bound: with numbers where there are any."""
+    """How a datapath implements one feature of an impairment. bound: in words, and in numbers if it has any."""
 
     feature: str
     datapath: Datapath
@@ -74,11 +78,11 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of this machine for this user. reasons: name of a missing capability -> why.
+    """Capabilities of this machine for this user. reasons: name of a missing capability -> why it is missing.
 
-    netem: it is available. netem_seed: netem takes a seed. netem_duplicate: one interface may duplicate while another has
-    a netem. size_table: a discipline takes a table of frame sizes. tbf: the shaper. bpf: the loss classifier. relay:
-    packet sockets, and filters that divert frames to them.
+    netem: the qdisc. netem_seed: netem takes a seed. netem_duplicate: a netem may duplicate while another interface has a
+    netem. size_table: qdiscs take a table of frame sizes. tbf: the qdisc. bpf: the loss classifier. relay: packet sockets,
+    and filters that divert frames to them.
     """
 
     netem: bool = False
@@ -97,7 +101,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A datapath. notes: what it does approximately, or why the preferred ones were not chosen."""
+    """A chosen datapath. notes: its approximations, or why the preferred ones were not chosen."""
 
     datapath: Datapath
     notes: tuple[str, ...] = ()
@@ -111,7 +115,7 @@ def _never(_: Impairment) -> bool:
     return False
 
 
-def _losses(i: Impairment) -> int:
+def _loss_model_count(i: Impairment) -> int:
     return bool(i.loss) + bool(i.gemodel) + bool(i.loss_pattern)
 
 
@@ -125,31 +129,32 @@ FEATURES: Final = (
     Feature("jitter trace", "deviations read from a file, one a frame", lambda i: i.distribution == "trace"),
     Feature("order under jitter", "frames keep their order, whatever their jitter",
             lambda i: bool(i.jitter) or i.distribution == "trace"),
-    Feature("jitter behind a rate", "jitter delays frames but not the wire",
+    Feature("jitter behind a rate", "jitter delays frames, and does not keep the wire busy",
             lambda i: bool(i.jitter) and _has_rate(i)),
-    Feature("rate", "over a long time, the rate", lambda i: bool(i.rate)),
+    Feature("rate", "the rate, on average over a long time", lambda i: bool(i.rate)),
     Feature("rate in bits", "a rate that is no whole number of bytes/s", lambda i: bool(i.rate % 8)),
-    Feature("time on the wire", "every frame takes its time, the first and the smallest too", lambda i: bool(i.rate)),
+    Feature("time on the wire", "every frame takes its transmission time, even the first and the smallest",
+            lambda i: bool(i.rate)),
     Feature("rate trace", "a file of delivery opportunities as the rate", lambda i: bool(i.rate_trace)),
-    Feature("usual queue", "a queue of the bandwidth-delay product, in bytes",
+    Feature("default queue", "a queue of the bandwidth-delay product, in bytes",
             lambda i: _has_rate(i) and not i.queue and not i.queue_frames),
     Feature("queue in bytes", "a queue limit in bytes", lambda i: _has_rate(i) and bool(i.queue)),
     Feature("queue in frames", "a queue limit in frames", lambda i: _has_rate(i) and bool(i.queue_frames)),
     Feature("queue in frames before a delay", "frames in flight are not in the queue",
             lambda i: _has_rate(i) and bool(i.queue_frames) and bool(i.delay)),
-    Feature("minimum frame", "a small frame takes a minimum of the rate",
+    Feature("minimum frame", "a small frame counts a minimum of bytes against the rate",
             lambda i: _has_rate(i) and bool(i.minimum_frame)),
-    Feature("overhead", "every frame takes bytes of the rate besides its own", lambda i: _has_rate(i) and bool(i.overhead)),
+    Feature("overhead", "every frame counts additional bytes against the rate", lambda i: _has_rate(i) and bool(i.overhead)),
     Feature("cells", "frames fill up whole cells", lambda i: _has_rate(i) and bool(i.cell_size)),
     Feature("loss", "every frame is lost with a probability", lambda i: bool(i.loss), is_random=True),
     Feature("gemodel", "losses in bursts (Gilbert-Elliott)", lambda i: bool(i.gemodel), is_random=True),
     Feature("loss pattern", "frames of certain numbers are lost", lambda i: bool(i.loss_pattern)),
-    Feature("losses together", "more than one of loss, gemodel and pattern", lambda i: _losses(i) > 1),
+    Feature("losses together", "more than one of loss, gemodel and pattern", lambda i: _loss_model_count(i) > 1),
     Feature("corrupt", "one bit of a frame is flipped with a probability", lambda i: bool(i.corrupt), is_random=True),
     Feature("corrupt bits", "several bits of a frame are flipped", lambda i: bool(i.corrupt) and i.corrupt_bits > 1),
     Feature("duplicate", "a frame arrives twice with a probability", lambda i: bool(i.duplicate), is_random=True),
     Feature("duplicate with loss", "a lost frame is not duplicated, and no copy is lost",
-            lambda i: bool(i.duplicate) and _losses(i) > 0),
+            lambda i: bool(i.duplicate) and _loss_model_count(i) > 0),
     Feature("duplicate with other fates", "a copy is as late and as corrupt as its original",
             lambda i: bool(i.duplicate) and bool(i.corrupt or i.reorder or i.jitter or i.distribution == "trace")),
     Feature("reorder", "a frame skips the delay with a probability", lambda i: bool(i.reorder), is_random=True),
@@ -157,8 +162,8 @@ FEATURES: Final = (
             lambda i: bool(i.reorder) and _has_rate(i)),
     Feature("rules", "fault rules on header fields", lambda i: bool(i.rules)),
     Feature("repeatable fates", "the n-th frame of a flow has the fate that the seed gives it, in every mode", _never),
-    Feature("live change", "another impairment keeps the schedule of frames in flight", _never),
-    Feature("counters by cause", "lost frames are counted apart from those that the queue dropped", _never),
+    Feature("live change", "a changed impairment keeps the schedule of frames in flight", _never),
+    Feature("counters by cause", "lost frames are counted separately from those that the queue dropped", _never),
 )  # fmt: skip
 
 NAMES: Final = tuple(feature.name for feature in FEATURES)
@@ -197,82 +202,86 @@ def _bucket_size(i: Impairment) -> str:
 
 _NETEM: Final[dict[str, Entry]] = {
     "delay": _exact("in nanoseconds; a frame leaves when the kernel's timer fires"),
-    "jitter": _exact("drawn from the wire model's tables, which are of netem's kind"),
+    "jitter": _exact("drawn from the wire model's tables, which have netem's format"),
     "uniform jitter": _approximate(
-        "drawn from a table, since the kernel's own cannot be restored after another one",
+        "drawn from a table, since the kernel's own uniform distribution cannot be restored after a table was set",
         "in steps of 1/8192 of the jitter",
         lambda i: f"steps of {i.jitter / 8192:.3g} ns",
     ),
-    "long jitter": _absent("the kernel cuts a jitter to 2.147 s"),
-    "jitter trace": _absent("netem draws its jitter"),
+    "long jitter": _absent("the kernel limits a jitter to 2.147 s"),
+    "jitter trace": _absent("netem's jitter is always random"),
     "order under jitter": _approximate(
-        "every frame has its own time",
-        "frames closer together than twice the jitter may change places; with a rate order is kept",
+        "every frame is delayed independently",
+        "frames closer together than twice the jitter may be reordered; with a rate, they keep their order",
         lambda i: "" if i.rate else f"frames within {_milliseconds(2 * i.jitter)}",
     ),
     "jitter behind a rate": _approximate(
         "a frame's time on the wire begins when the frame before it arrives",
-        "a late frame holds up all behind it: under load the delay is nearer to its maximum and varies less",
+        "a late frame holds up all frames behind it: under load, the delay is nearer to its maximum and varies less",
         lambda i: f"up to {_milliseconds(2 * i.jitter)} a frame",
     ),
-    "rate": _exact("serialises; each frame's time is cut to whole nanoseconds"),
+    "rate": _exact("serialises frames; each frame's time is truncated to whole nanoseconds"),
     "rate in bits": _approximate(
-        "counts bytes/s", "at most 4 bit/s off the rate; at least 8 bit/s", lambda i: f"{4 / i.rate:.1%}"
+        "its rate is in bytes/s",
+        "differs by at most 4 bit/s; the lowest rate is 8 bit/s",
+        lambda i: f"{4 / i.rate:.1%}",
     ),
-    "time on the wire": _exact("serialises; each frame's time is cut to whole nanoseconds, a VLAN tag is not counted"),
+    "time on the wire": _exact(
+        "serialises frames; each frame's time is truncated to whole nanoseconds, and a VLAN tag is not counted"
+    ),
     "rate trace": _absent("its rate is a number"),
-    "usual queue": _approximate(
+    "default queue": _approximate(
         "its limit counts frames, including those in flight",
-        "exact for frames that fill the MTU; of smaller ones as many fit, and so fewer bytes",
+        "exact for frames that fill the MTU; of smaller frames the same number fits, and so fewer bytes",
     ),
     "queue in bytes": _approximate(
         "its limit counts frames, including those in flight",
-        "exact for frames that fill the MTU; of smaller ones as many fit, and so fewer bytes",
+        "exact for frames that fill the MTU; of smaller frames the same number fits, and so fewer bytes",
     ),
     "queue in frames": _exact("its limit counts frames; one more for the frame on the wire"),
     "queue in frames before a delay": _approximate(
         "its limit includes frames in flight",
-        "exact for frames that fill the MTU; more smaller ones are in flight, and so fewer may wait",
+        "exact for frames that fill the MTU; more of smaller frames are in flight, and so fewer may wait",
     ),
-    "minimum frame": _exact("a table says what a frame of each size counts"),
-    "overhead": _exact("has it"),
-    "cells": _exact("has them"),
+    "minimum frame": _exact("a size table has the bytes that a frame of each size counts"),
+    "overhead": _exact("an option of netem"),
+    "cells": _exact("an option of netem"),
     "loss": _exact("drawn for every frame, to 2^-32"),
     "gemodel": _exact("the same two states, drawn for every frame, to 2^-32"),
-    "loss pattern": _absent("it loses by chance only"),
+    "loss pattern": _absent("it loses frames at random only"),
     "losses together": _absent("it has one model of loss at a time"),
     "corrupt": _approximate(
         "one bit of the frame's linear part in memory",
-        "of the kernel's TCP that is the headers; of packet sockets and UDP, the whole frame up to a page",
+        "for the kernel's TCP, that is the headers; for packet sockets and UDP, the frame up to a page",
     ),
     "corrupt bits": _absent("it flips one bit"),
-    "duplicate": _exact("the copy passes through once more, and takes its time on the wire too"),
+    "duplicate": _exact("the copy passes through netem again, and takes its time on the wire, too"),
     "duplicate with loss": _approximate(
-        "a frame that is both lost and doubled arrives once, and the copy may be lost",
+        "a frame that is both lost and duplicated arrives once, and a copy may be lost",
         "with loss l and duplicate d: l(1-d) instead of l do not arrive, d(1-l)^2 instead of d(1-l) arrive twice",
         _loss_with_duplicates,
     ),
     "duplicate with other fates": _approximate(
-        "the copy passes through by itself", "corruption, jitter and reordering of copy and original are drawn apart"
+        "the copy passes through netem by itself", "corruption, jitter and reordering of the copy are drawn again"
     ),
     "reorder": _exact("the chosen frames leave at once"),
     "reorder behind a rate": _approximate(
-        "the chosen frames skip the queue and the wire too",
+        "the chosen frames also skip the queue and the wire",
         "the rate is exceeded by their share",
         lambda i: f"by {i.reorder:.3%}",
     ),
     "rules": _absent("it has none"),
-    "repeatable fates": _absent("one seeded stream of its own for all flows, which each change begins again"),
+    "repeatable fates": _absent("one seeded random stream for all flows, which restarts with each change"),
     "live change": _exact("changed in place; frames in flight keep their times"),
-    "counters by cause": _absent("one number for what was lost and what the queue dropped"),
+    "counters by cause": _absent("one counter for frames that were lost and frames that the queue dropped"),
 }
 
-_NO_DELAY: Final = _absent("nothing in it can hold a frame for a time")
-_NO_CHANGE: Final = _absent("the classifier passes a frame or loses it, and changes none")
-_LOSES: Final = _exact("a BPF program computes the wire model's fates")
-_SIZED: Final = _exact("a table says what a frame of each size counts")
+_NO_DELAY: Final = _absent("it cannot delay frames")
+_NO_CHANGE: Final = _absent("the classifier passes or loses frames, and changes none")
+_LOSES: Final = _exact("a BPF program computes the fates of the wire model")
+_SIZED: Final = _exact("a size table has the bytes that a frame of each size counts")
 _TC_QUEUE: Final = _approximate(
-    "the frame that waits for the bucket is in the queue, and a full bucket passes frames that would have to wait",
+    "a frame that waits for tokens is in the queue, and a full bucket passes frames that would have to wait",
     "longer or shorter by the bucket: the bytes of 1 ms at the rate, and one frame",
     _bucket_size,
 )
@@ -287,16 +296,16 @@ _TC: Final[dict[str, Entry]] = {
     "jitter behind a rate": _NO_DELAY,
     "rate": _approximate(
         "a token bucket, which passes a burst at once",
-        "over a time t: the rate times t, and the bucket: the bytes of 1 ms at the rate, and one frame",
+        "in a time t: the rate times t, plus the bucket: the bytes of 1 ms at the rate, and one frame",
         _bucket_size,
     ),
     "rate in bits": _NETEM["rate in bits"],
     "time on the wire": _approximate(
-        "a frame that finds enough in the bucket takes no time",
+        "a frame that finds enough tokens takes no time",
         "early by the time that the bucket takes to fill: 1 ms and one frame's time",
     ),
     "rate trace": _absent("its rate is a number"),
-    "usual queue": _TC_QUEUE,
+    "default queue": _TC_QUEUE,
     "queue in bytes": _TC_QUEUE,
     "queue in frames": _TC_QUEUE,
     "queue in frames before a delay": _NO_DELAY,
@@ -314,38 +323,38 @@ _TC: Final[dict[str, Entry]] = {
     "duplicate with other fates": _NO_CHANGE,
     "reorder": _NO_DELAY,
     "reorder behind a rate": _NO_DELAY,
-    "rules": _absent("it knows flows, not fields"),
+    "rules": _absent("it distinguishes flows, not header fields"),
     "repeatable fates": _LOSES,
     "live change": _approximate(
-        "what waits leaves at the new rate", "the first of the queue keeps the time that it has, the others do not"
+        "queued frames leave at the new rate", "only the first frame of the queue keeps its time"
     ),
-    "counters by cause": _exact("the program counts its losses, TBF what its queue dropped"),
+    "counters by cause": _exact("the program counts its losses, TBF the drops of its queue"),
 }
 
 TABLE: Final[Mapping[str, Mapping[Datapath, Entry]]] = MappingProxyType(
     {
         name: MappingProxyType[Datapath, Entry](
             {
-                "direct": _absent("nothing stands between the link's ends"),
+                "direct": _absent("it has nothing that could impair frames"),
                 "netem": _NETEM[name],
                 "tc": _TC[name],
-                "relay": _exact("the wire model itself; how late frames leave is measured"),
+                "relay": _exact("the wire model itself; the lateness of frames is measured"),
             }
         )
         for name in NAMES
     }
 )
-"""Feature -> datapath -> how it does the feature."""
+"""Name of a feature -> datapath -> how the datapath implements the feature."""
 
 
 @lru_cache(maxsize=2)
 def _features_of(impairment: Impairment) -> tuple[Feature, ...]:
-    """List the features that an impairment asks for; all datapaths are assessed for the same ones."""
+    """List the features that an impairment requires. Cached, since all datapaths are assessed for them."""
     return tuple([feature for feature in FEATURES if feature.applies(impairment)])
 
 
 def assess(datapath: Datapath, impairment: Impairment) -> list[Assessment]:
-    """List how a datapath does each feature that an impairment asks for, in the table's order."""
+    """List how a datapath implements each feature that an impairment requires, in the table's order."""
     assessments = []
     for feature in _features_of(impairment):
         entry = TABLE[feature.name][datapath]
@@ -356,7 +365,7 @@ def assess(datapath: Datapath, impairment: Impairment) -> list[Assessment]:
 
 
 Refusal: TypeAlias = Callable[[Impairment], str]
-"""Returns why a classifier cannot be made for an impairment's losses, empty if it can."""
+"""Function that returns why no classifier can be made for an impairment's losses; empty if one can."""
 
 
 def choose(
@@ -368,8 +377,8 @@ def choose(
 ) -> Choice:
     """Choose the datapath of a link with these impairments.
 
-    refusal: refusal of the BPF classifier, for limits beyond the kind of loss (how long a pattern is). Raises
-    UnsupportedError when the requested datapath cannot carry the link on this machine, or none can.
+    classifier_refusal: of the BPF classifier, for limits that `TABLE` does not have, such as the length of a loss pattern.
+    Raises UnsupportedError if the requested datapath cannot carry the link on this machine, or no datapath can.
     """
     if requested != "auto":
         obstacles, approximations = _assess_link(requested, forward, backward, capabilities, classifier_refusal)
@@ -393,11 +402,11 @@ def choose(
 
 
 _ANY_OF: Final[Mapping[str, tuple[str, ...]]] = {"netem": ("netem",), "tc": ("bpf", "tbf"), "relay": ("relay",)}
-"""Datapath -> capabilities of which one suffices to carry some impairment."""
+"""Datapath -> capabilities, each of which suffices to carry some impairment."""
 
 
 def unavailable_reason(datapath: str, capabilities: Capabilities) -> str:
-    """Return why this machine has nothing of a datapath, so that it can carry no impairment; empty if it has some of it."""
+    """Return why a datapath cannot carry any impairment on this machine; empty if it can carry some."""
     needs = _ANY_OF[datapath]
     if any(getattr(capabilities, need) for need in needs):
         return ""
@@ -412,24 +421,24 @@ def _assess_link(
     approximations: list[str] = []
     for impairment in dict.fromkeys((forward, backward)):
         obstacles += _missing(datapath, impairment, capabilities, refusal)
-        chances = []
+        random_features = []
         for assessment in assess(datapath, impairment):
             if assessment.fit is Fit.ABSENT:
                 obstacles.append(f"{assessment.feature}: {assessment.reason}")
             elif assessment.fit is Fit.APPROXIMATE:
                 approximations.append(str(assessment))
             if BY_NAME[assessment.feature].is_random:
-                chances.append(assessment.feature)
-        if datapath == "netem" and capabilities.netem and chances and not capabilities.netem_seed:
+                random_features.append(assessment.feature)
+        if datapath == "netem" and capabilities.netem and random_features and not capabilities.netem_seed:
             approximations.append(
-                f"chance ({', '.join(chances)}) is approximate: it falls otherwise in every run: "
+                f"randomness ({', '.join(random_features)}) is approximate: it differs in every run: "
                 f"{capabilities.missing_reason('netem_seed')}"
             )
     return _distinct(obstacles), _distinct(approximations)
 
 
 def _missing(datapath: Datapath, impairment: Impairment, capabilities: Capabilities, refusal: Refusal) -> list[str]:
-    """List why this machine lacks what a datapath needs for an impairment."""
+    """List the reasons why this machine lacks capabilities that a datapath needs for an impairment."""
     required: list[str] = []
     if datapath == "relay":
         required = ["relay"]
@@ -439,23 +448,23 @@ def _missing(datapath: Datapath, impairment: Impairment, capabilities: Capabilit
             required += ["netem_duplicate"] if impairment.duplicate else []
             required += ["size_table"] if impairment.rate and impairment.minimum_frame else []
     elif datapath == "tc":
-        required += ["bpf"] if _losses(impairment) else []
+        required += ["bpf"] if _loss_model_count(impairment) else []
         required += ["tbf"] if impairment.rate else []
         shaped = impairment.minimum_frame or impairment.overhead or impairment.cell_size
         required += ["size_table"] if impairment.rate and shaped and capabilities.tbf else []
     missing = [capabilities.missing_reason(need) for need in required if not getattr(capabilities, need)]
-    if datapath == "tc" and not missing and _losses(impairment) and (reason := refusal(impairment)):
+    if datapath == "tc" and not missing and _loss_model_count(impairment) and (reason := refusal(impairment)):
         missing.append(reason)
     return missing
 
 
 def _distinct(phrases: list[str]) -> list[str]:
-    """Drop repeated phrases: both directions mostly have the same ones."""
+    """Remove repeated phrases, since the directions of a link mostly have equal impairments."""
     return list(dict.fromkeys(phrases))
 
 
 def _feature_names(phrases: list[str]) -> list[str]:
-    """Return the features of approximations, without their reasons."""
+    """Return the features named by the phrases of approximations, without reasons."""
     return [phrase.partition(" is approximate")[0] for phrase in phrases]
 
 

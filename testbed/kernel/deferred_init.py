@@ -1,7 +1,7 @@
 """Import of submodules of a package without running its ``__init__``.
 
-pyroute2's ``__init__`` imports all of pyroute2, which takes longer than bringing up a small cluster, and we need only the
-classes of five messages. The ``__init__`` runs when an attribute of the package that is not a submodule is read.
+pyroute2's ``__init__`` imports all of pyroute2, which takes longer than bringing up a small cluster, although only the
+classes of four messages are needed. The ``__init__`` runs when an attribute that is not a submodule is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Final
 
 _PUBLIC: Final = ("__all__", "__version__")
-"""Dunder names whose look-up runs the ``__init__``; Python's import system looks others up, which must not run it."""
+"""Dunder names whose look-up runs the ``__init__``. Others do not run it, since Python's import system looks them up."""
 
 
 class _UninitializedPackage(ModuleType):
@@ -35,8 +35,8 @@ class _UninitializedPackage(ModuleType):
 
 
 def defer_init(package: str) -> None:
-    """Defer a package's ``__init__``, so that its submodules can be imported without it. Does nothing if the package is
-    imported already or does not exist."""
+    """Defer a package's ``__init__``, so that submodules can be imported without it. Does nothing if the package is already
+    imported or does not exist."""
     if package in sys.modules:
         return
     spec = importlib.util.find_spec(package)

@@ -4,10 +4,10 @@ A filter on an interface's hook (clsact) diverts frames from its addition to its
 and joined cables stay joined. The hook must exist already: adding or removing a hook deactivates the interface for
 milliseconds, in which outgoing frames are lost.
 
-Frames that are put back must not be diverted again. They have a mark, the index of the interface that they were diverted
-from, which a packet socket sets (SO_MARK) and which is cleared when they enter a node's namespace.
+Frames that are put back must not be diverted again. A packet socket marks them (SO_MARK) with the index of the interface
+that they were diverted from; the kernel clears the mark when they enter a node's namespace.
 
-Classic BPF reads the mark: it needs no more privileges than the hook, and works without cls_fw and cls_matchall.
+The filters read the mark by classic BPF, which needs no more privileges than the hook, and neither cls_fw nor cls_matchall.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from testbed.kernel.netlink import (
 PRIORITY: Final = 1
 """Priority of the diverting filter: the first on its hook, so that other filters do not see diverted frames."""
 
-INGRESS, EGRESS = TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS  # the hook's two sides
+INGRESS, EGRESS = TC_H_CLSACT_INGRESS, TC_H_CLSACT_EGRESS  # the two sides of the hook
 _INFO: Final = PRIORITY << 16 | ETH_P_ALL
 _INSTRUCTION: Final = struct.Struct("=HBBI")
 _BPF_ACT, _BPF_OPS_LEN, _BPF_OPS = 1, 4, 5  # TCA_BPF_*
@@ -57,15 +57,16 @@ def filter_by_mark(mark: int, *, if_marked: int, otherwise: int) -> bytes:
 
 
 def drop_reinserted(mark: int) -> bytes:
-    """Make a classic BPF program for a socket that captures both directions: it drops incoming frames with this mark,
-    which were captured before."""
+    """Make a classic BPF program for a socket that captures both directions: it drops incoming frames with this mark, which
+    the socket has captured before their diversion."""
     return b"".join(
         _INSTRUCTION.pack(*instruction) for instruction in (*_PASS_OUTGOING, *_by_mark(mark, 0, _EVERYTHING))
     )
 
 
 def require_mark(mark: int) -> bytes:
-    """Make the start of a classic BPF program for such a socket: it drops incoming frames without this mark."""
+    """Make the start of a classic BPF program for a socket that captures both directions: it drops incoming frames without
+    this mark."""
     drop_unmarked = ((0x20, 0, 0, _SKF_AD_MARK), (0x15, 1, 0, mark), (0x06, 0, 0, 0))
     return b"".join(_INSTRUCTION.pack(*instruction) for instruction in (*_PASS_OUTGOING, *drop_unmarked))
 
@@ -76,7 +77,7 @@ def _by_mark(mark: int, if_marked: int, otherwise: int) -> tuple[tuple[int, int,
 
 def divert(index: int, side: int, out: int, mark: int, *, as_outgoing: bool = False) -> bytes:
     """Encode the request that diverts an interface's incoming (INGRESS) or outgoing (EGRESS) frames without this mark to
-    the interface `out`, where they come in or, if `as_outgoing`, leave."""
+    the interface `out`. There they come in, or, if `as_outgoing`, leave."""
     return _diversion_request(index, side, out, as_outgoing, filter_by_mark(mark, if_marked=0, otherwise=_EVERYTHING))
 
 
@@ -86,8 +87,8 @@ def put_back(index: int, out: int, mark: int) -> bytes:
 
 
 def remove(index: int, side: int) -> bytes:
-    """Encode the request that removes a filter of `divert` or `put_back`; fails with ENOENT if there is none, with EINVAL
-    without a hook."""
+    """Encode the request that removes a filter of `divert` or `put_back`. The kernel rejects it with ENOENT if there is no
+    such filter, and with EINVAL if there is no hook."""
     return message(RTM_DELTFILTER, NLM_F_REQUEST, TC_MESSAGE.pack(0, index, 0, side, _INFO))
 
 
@@ -102,19 +103,20 @@ class Diversion(NamedTuple):
 def diversions(
     incoming: Mapping[int, Sequence[Filter]], outgoing: Mapping[int, Sequence[Filter]]
 ) -> dict[int, Diversion]:
-    """Return the diversions of interfaces; interfaces without a diversion are left out. incoming, outgoing: the filters on
-    both sides of their hooks, by the interfaces' indexes.
+    """Return the diversions of interfaces, by index; interfaces without a diversion are left out.
 
-    Outgoing frames are diverted after incoming frames, and released before. So they only count if incoming frames are
-    diverted.
+    incoming, outgoing: the filters on both sides of the interfaces' hooks. The diversion of outgoing frames begins
+    after that of incoming frames and ends before it, so it is only read if incoming frames are diverted.
     """
     return {
-        index: Diversion(to, _target(outgoing[index])) for index, found in incoming.items() if (to := _target(found))
+        index: Diversion(target, _target(outgoing[index]))
+        for index, hook_filters in incoming.items()
+        if (target := _target(hook_filters))
     }
 
 
 def _target(hook_filters: Sequence[Filter]) -> int:
-    """Return the interface to which filters divert; values as in `Diversion`."""
+    """Return the index of the interface to which one of these filters diverts. Values as in `Diversion`."""
     for entry in hook_filters:
         if entry.priority == PRIORITY and _BPF_ACT in entry.options:
             return redirected_to(entry.options[_BPF_ACT]) or -1

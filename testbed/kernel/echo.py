@@ -1,4 +1,4 @@
-"""Round trips of a network between machines, measured by ICMP echo. It needs CAP_NET_RAW, and no server at the peer."""
+"""Round-trip times of the network between machines, measured by ICMP echo. Needs CAP_NET_RAW, and no server at the peer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SEQUENCE_COUNT: Final = 1 << 16
 
 
 class EchoSocket:
-    """Socket for echo requests from one address to another, and their replies. fileno() is readable when a packet has
-    arrived. A context manager."""
+    """Socket for echo requests from one address to another, and for the replies. The descriptor becomes readable when
+    any ICMP packet from the destination arrives. A context manager."""
 
     def __init__(self, source: str, destination: str) -> None:
-        """Open the socket. Raises OSError, also if this machine does not have the source address."""
+        """Open the socket. Raises OSError, as for a source address that this machine does not have."""
         self._version = socket.AF_INET6 if ":" in destination else socket.AF_INET
         protocol = socket.IPPROTO_ICMPV6 if self._version == socket.AF_INET6 else socket.IPPROTO_ICMP
         self._token = int.from_bytes(os.urandom(8), "big")
@@ -52,16 +52,16 @@ class EchoSocket:
         self._socket.close()
 
     def send(self, sequence: int) -> None:
-        """Send a request. sequence: 0 to 65,535. Raises OSError, also if no machine has the destination address."""
+        """Send a request. sequence: 0 to 65,535. Raises OSError, as for a destination address that no machine has."""
         kind = _REQUEST_6 if self._version == socket.AF_INET6 else _REQUEST_4
         identifier = os.getpid() & 0xFFFF
         packed = _ECHO.pack(kind, 0, 0, identifier, sequence, self._token)
-        checksum = 0 if self._version == socket.AF_INET6 else _checksum(packed)  # of ICMPv6 the kernel computes it
+        checksum = 0 if self._version == socket.AF_INET6 else _checksum(packed)  # the kernel computes that of ICMPv6
         self._socket.send(_ECHO.pack(kind, 0, checksum, identifier, sequence, self._token))
 
     def receive(self) -> int | None:
-        """Return the sequence of the next reply, or None. Raises OSError, also if no machine has the destination
-        address. The socket receives all ICMP packets from the destination."""
+        """Return the sequence number of the next reply; None if none is pending. Raises OSError, as for a destination
+        address that no machine has."""
         while True:
             try:
                 packet = self._socket.recv(2048)
@@ -78,7 +78,7 @@ class EchoSocket:
 
 def round_trips(source: str, destination: str, count: int, reply_timeout: float) -> list[int]:
     """Send `count` echo requests from one address to another, each after the previous reply; return the round-trip times of
-    those answered within `reply_timeout` seconds, in ns. Raises OSError, also if no machine has the destination address."""
+    those answered within `reply_timeout` seconds, in ns. Raises the errors of `EchoSocket`."""
     round_trip_times = []
     with EchoSocket(source, destination) as echo_socket:
         for sequence in range(count):
@@ -90,9 +90,9 @@ def round_trips(source: str, destination: str, count: int, reply_timeout: float)
 
 
 def round_trips_to_each(source: str, destinations: Sequence[str], counts: Sequence[int]) -> dict[str, list[int]]:
-    """Measure round trips to each destination as `round_trips`; the list of an unreachable destination is empty.
+    """Measure round trips to each destination, see `round_trips`. The list of an unreachable destination is empty.
 
-    counts: sizes of consecutive series of requests. A series is sent only if the previous series had a reply.
+    counts: lengths of consecutive series of requests. A series is sent only if an earlier one had a reply.
     """
     trips_by_destination: dict[str, list[int]] = {destination: [] for destination in destinations}
     for destination, times in trips_by_destination.items():
@@ -105,7 +105,7 @@ def round_trips_to_each(source: str, destinations: Sequence[str], counts: Sequen
 
 
 def _is_answered(echo_socket: EchoSocket, sequence: int, deadline: int) -> bool:
-    """Wait for the reply; return whether it arrived before the deadline."""
+    """Wait for the reply to a request; return whether it arrived before the deadline (monotonic nanoseconds)."""
     while (remaining := deadline - time.monotonic_ns()) > 0:
         if not select.select([echo_socket], [], [], remaining / 1e9)[0]:
             return False

@@ -13,8 +13,8 @@ from typing import Final
 from testbed.errors import errors_naming
 from testbed.kernel.changes import announce
 
-MAX_TEXT: Final = 256 << 20
-"""Maximum bytes of a file that is read at once; the state of ten thousand nodes has a few million."""
+MAX_TEXT_SIZE: Final = 256 << 20
+"""Maximum bytes of a file that `read_text` reads; the state of ten thousand nodes has a few million."""
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -30,15 +30,16 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def read_text(path: Path) -> str:
-    """Read the text of a regular file. OSError; ValueError for bytes that are not UTF-8."""
+    """Read a regular file as UTF-8 text. Raises OSError, also if it is larger than `MAX_TEXT_SIZE`; ValueError for
+    bytes that are not UTF-8."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > MAX_TEXT:
+        if os.fstat(file.fileno()).st_size > MAX_TEXT_SIZE:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read().decode()
 
 
 def make_directory(path: Path, mode: int = 0o755) -> bool:
-    """Make a directory; return False if it exists already."""
+    """Make a directory; return False if something with that name exists."""
     try:
         os.mkdir(path, mode)
     except FileExistsError:
@@ -48,7 +49,7 @@ def make_directory(path: Path, mode: int = 0o755) -> bool:
 
 
 def remove_directory(path: Path) -> bool:
-    """Remove an empty directory; return False if it does not exist or is not empty."""
+    """Remove an empty directory; return False if that is not possible, as for a directory with entries."""
     try:
         os.rmdir(path)
     except OSError:
@@ -58,7 +59,7 @@ def remove_directory(path: Path) -> bool:
 
 
 def replace_file(path: Path, content: str, mode: int = 0o600) -> None:
-    """Write a file atomically: readers get the old or the new content."""
+    """Replace a file atomically: readers get the old or the new content. mode: of the new file, subject to the umask."""
     temporary = path.with_name(f".{path.name}.new")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
@@ -75,7 +76,7 @@ def replace_file(path: Path, content: str, mode: int = 0o600) -> None:
 
 
 def remove_file(path: Path) -> None:
-    """Remove one of the testbed's files, if it exists, or the directory that damage has put in its place."""
+    """Remove one of the testbed's files, if it exists. A directory in its place, a sign of damage, is removed, too."""
     try:
         os.unlink(path)
     except FileNotFoundError:
@@ -87,13 +88,13 @@ def remove_file(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove one of the testbed's directories with its contents; does not follow symbolic links."""
+    """Remove one of the testbed's directories with its contents, without following symbolic links."""
     empty(path)
     remove_directory(path)
 
 
 _PASSES: Final = 3
-"""Passes over a directory: the second pass finds files that another process adds meanwhile, such as an event."""
+"""Number of passes over a directory, since another process may add files meanwhile, such as the log of events."""
 
 
 def empty(path: Path) -> None:
@@ -107,8 +108,8 @@ def empty(path: Path) -> None:
 
 
 def names_in(directory: Path, prefix: str) -> list[str]:
-    """List the sorted names in a directory that begin with `prefix`; none if there is no directory. `Path.glob` would
-    compile a pattern in every new process."""
+    """List the sorted names in a directory that begin with `prefix`; empty if the directory does not exist. `Path.glob`
+    would compile a pattern in every new process."""
     return sorted(entry.name for entry in _entries(directory) if entry.name.startswith(prefix))
 
 
@@ -124,7 +125,7 @@ _MAX_KERNEL_FILE: Final = 4096  # bytes
 
 
 def read_kernel_file(path: str) -> str:
-    """Read a short file below /proc or /sys in one call. OSError."""
+    """Read a short file below /proc or /sys, in one system call. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MAX_KERNEL_FILE).decode(errors="replace")
@@ -133,7 +134,7 @@ def read_kernel_file(path: str) -> str:
 
 
 def write_setting(path: str, value: str) -> None:
-    """Write a kernel setting (a file below /proc or /sys) in one call."""
+    """Write a kernel setting, a file below /proc or /sys, in one system call. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         with errors_naming(path):
@@ -144,7 +145,8 @@ def write_setting(path: str, value: str) -> None:
 
 
 def write_in_place(path: Path, content: str, mode: int) -> None:
-    """Write a file without replacing its inode: a bind mount of it shows the change. mode: whatever the umask is."""
+    """Write a file without replacing its inode, so that bind mounts of it show the change. mode: not subject to the
+    umask."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)  # a FIFO would block
     try:
         announce(f"create {path}")
@@ -166,11 +168,11 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def make_sealed(name: str, size: int) -> int:
-    """Make a sealed file of `size` bytes, all 0; the caller closes the descriptor. name: shown in /proc/PID/maps.
+    """Make a sealed memfd of `size` zero bytes; return its descriptor, which the caller closes. name: as in /proc/PID/maps.
 
-    A sealed memfd is shared memory of a fixed size (memfd_create(2), fcntl(2)). If a process could truncate it, the next
-    access of another process would fail with SIGBUS. It has no path that must be removed, and is freed with its last
-    descriptor and mapping. Only written pages take memory.
+    It is shared memory of a fixed size (memfd_create(2), fcntl(2)): if a process could truncate it, the next access of
+    another process would fail with SIGBUS. It has no path that must be removed, and is freed with its last descriptor and
+    mapping. Only written pages take memory.
     """
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

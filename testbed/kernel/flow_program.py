@@ -1,9 +1,9 @@
 """BPF code that determines a frame's flow as `fates.flows.flow_of` does, and puts the flow's words on the stack.
 
 The words of a flow are destination MAC << 16 | EtherType, source MAC << 16 | number of key fields, and the key fields.
-Reading beyond a frame's end gives zeros, since the kernel's helper clears the buffer; the model's rules for truncated frames
-are equivalent. A frame's outer VLAN tag is in the frame or in its metadata. The kernel drops tagged frames of less than 20
-bytes before any filter.
+Bytes beyond a frame's end read as zeros, since the kernel's helper clears the buffer, which agrees with the model's
+rules for truncated frames. The outer VLAN tag is in the frame or in its metadata. The kernel drops tagged frames of
+less than 20 bytes before any filter.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from testbed.fates.header_fields import (
 from testbed.kernel.bpf_assembler import R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Program, Register
 
 WORD: Final = 8
+"""Bytes of a word."""
 
 # A helper function and a field of the context: the kernel's include/uapi/linux/bpf.h (struct __sk_buff).
 _SKB_LOAD_BYTES: Final = 26
@@ -35,8 +36,7 @@ VLAN_TAG_BYTES: Final = 4
 _TCP, _UDP = 6, 17
 _IPV4_HEADER, _IPV6_HEADER, _PORTS = 20, 40, 4
 
-# The stack, from its end at R10 down: the frame's size, bytes read from the frame, the flow's words, and before them the
-# entry of a new flow.
+# The stack, downwards from R10: the frame's size, bytes read from the frame, the flow's words, the entry of a new flow.
 SIZE: Final = -WORD
 _BUFFER: Final = SIZE - _IPV6_HEADER
 # Registers with a fixed use: the context, the offset of the network header, the EtherType (later the IP protocol), and the
@@ -46,8 +46,11 @@ CONTEXT, _HEADER_OFFSET, _TYPE, CAUSE = R6, R7, R8, R9
 
 @dataclass(frozen=True, slots=True)
 class FlowKey:
-    """The flow key of a protocol. begins: if protocols share the EtherType, the first bytes of the header, which are then
-    the key's first word; empty: for all other headers of the EtherType."""
+    """The flow key of a protocol.
+
+    begins: first bytes of the protocol's header, if several protocols share the EtherType; they are the first word of the
+    key. Empty: the key is for all other headers of the EtherType. routed: whether a source route may precede the header.
+    """
 
     ethertype: int
     fields: tuple[GuardedField, ...]
@@ -61,8 +64,8 @@ class FlowKey:
 
 @dataclass(frozen=True, slots=True)
 class GuardedField:
-    """A field of a network header, of up to eight bytes. guards: fields and the values that they must have for the field to
-    be present."""
+    """A field of a network header, of up to eight bytes. guards: fields, with the values that they must have for this field
+    to be present."""
 
     field: Field
     guards: tuple[tuple[GuardedField, int], ...] = ()
@@ -96,9 +99,8 @@ def find_flow(program: Program, flow_keys: tuple[FlowKey, ...]) -> None:
         same_ethertype = [flow_key for flow_key in flow_keys if flow_key.ethertype == ethertype]
         if same_ethertype[0].routed:
             _skip_route(program)
-        for flow_key in sorted(
-            same_ethertype, key=lambda flow_key: not flow_key.begins
-        ):  # the key without first bytes is last
+        # The key for all other headers comes last.
+        for flow_key in sorted(same_ethertype, key=lambda flow_key: not flow_key.begins):
             _find_protocol_flow(program, flow_key, key)
         program.jump("flow found")
     _find_ip_flow(program, key)
@@ -106,6 +108,7 @@ def find_flow(program: Program, flow_keys: tuple[FlowKey, ...]) -> None:
 
 
 def _find_protocol_flow(program: Program, flow_key: FlowKey, key: int) -> None:
+    """Put a protocol's flow key on the stack, unless the header begins with other bytes."""
     next_protocol = program.new_label("other")
     word = 2
     if size := len(flow_key.begins):
@@ -136,7 +139,7 @@ def _skip_tags(program: Program) -> None:
         program.mov(R2, _HEADER_OFFSET)
         program.add(R2, 2)
         _call_load_bytes(program, R2, _BUFFER, 2)
-        program.jump_if(R0, "!=", 0, "no tag")  # cut off
+        program.jump_if(R0, "!=", 0, "no tag")  # truncated
         program.load(_TYPE, R10, _BUFFER, 2)
         program.big_endian(_TYPE, 16)
         program.add(_HEADER_OFFSET, VLAN_TAG_BYTES)
@@ -144,7 +147,7 @@ def _skip_tags(program: Program) -> None:
 
 
 def _find_ip_flow(program: Program, key: int) -> None:
-    """Put the key of an IP flow on the stack: the protocol number and, for TCP and UDP, the lower port; 0 where absent."""
+    """Put the key of an IP flow on the stack: the protocol number, and the lower port of TCP and UDP; 0 if there is none."""
     program.label("IPv4")
     _set_count(program, key, 2)
     _call_load_bytes(program, _HEADER_OFFSET, _BUFFER, _IPV4_HEADER)
@@ -197,7 +200,7 @@ def _skip_route(program: Program) -> None:
     for _ in range(MAX_HOPS):
         program.mov(R2, _HEADER_OFFSET)
         _call_load_bytes(program, R2, _BUFFER, 1)
-        program.jump_if(R0, "!=", 0, end)  # cut off
+        program.jump_if(R0, "!=", 0, end)  # truncated
         program.load(R1, R10, _BUFFER, 1)
         program.jump_if(R1, "<", ROUTE_BYTE, end)
         program.add(_HEADER_OFFSET, 1)
@@ -214,9 +217,10 @@ def _read_field(program: Program, guarded: GuardedField, stack_offset: int) -> N
 
 
 def _check_guards(program: Program, guarded: GuardedField, absent: str) -> None:
+    """Jump to `absent` unless all guards of a field, and their guards, have the required values."""
     for guard, value in guarded.guards:
         _check_guards(program, guard, absent)
-        if not 0 <= value <= fate_hash.MASK:  # no field has it
+        if not 0 <= value <= fate_hash.MASK:  # no field has this value
             program.jump(absent)
             return
         _load_field(program, guard.field, absent)
@@ -225,7 +229,7 @@ def _check_guards(program: Program, guarded: GuardedField, absent: str) -> None:
 
 
 def _load_field(program: Program, field: Field, absent: str) -> None:
-    """Load a field's value into R1; jump to `absent` if the frame ends before."""
+    """Load a field's value into R1; jump to `absent` if the frame ends before the field does."""
     _load(program, field.offset, field.width, absent)
     program.constant(R2, field.mask or (1 << 8 * field.width) - 1)
     program.and_(R1, R2)
@@ -233,7 +237,7 @@ def _load_field(program: Program, field: Field, absent: str) -> None:
 
 
 def _load(program: Program, offset: int, size: int, absent: str) -> None:
-    """Load up to eight bytes of the network header, as a number, into R1; jump to `absent` if the frame ends before."""
+    """Load up to eight bytes of the network header as a number into R1; jump to `absent` if the frame is too short."""
     program.store(R10, _BUFFER, 0, 8)
     program.mov(R2, _HEADER_OFFSET)
     program.add(R2, offset)
@@ -244,17 +248,17 @@ def _load(program: Program, offset: int, size: int, absent: str) -> None:
 
 
 def flow_words(flow_keys: tuple[FlowKey, ...]) -> int:
-    """Return the words of a flow's key in the map: two, and the key fields; IP has two."""
+    """Return the number of words of a flow: two, and those of the longest key. The key of IP has two."""
     return 2 + max(2, *(flow_key.words for flow_key in flow_keys), 0)
 
 
 def flow_offset(flow_keys: tuple[FlowKey, ...]) -> int:
-    """Return the offset of the flow's words on the stack."""
+    """Return the offset of the flow's words from R10, the end of the stack."""
     return _BUFFER - flow_words(flow_keys) * WORD
 
 
 def _read(program: Program, offset: int, size: int) -> None:
-    """Load bytes of the frame, as a big-endian number of 64 bits, into R1."""
+    """Load eight bytes of the frame as a big-endian number into R1."""
     program.mov(R2, offset)
     _call_load_bytes(program, R2, _BUFFER, size)
     program.load(R1, R10, _BUFFER, 8)
@@ -262,7 +266,7 @@ def _read(program: Program, offset: int, size: int) -> None:
 
 
 def _call_load_bytes(program: Program, offset: Register, stack_offset: int, size: int) -> None:
-    """Copy bytes of the frame to the stack; if the frame ends before, they are cleared and R0 is not 0."""
+    """Copy bytes of the frame to the stack. If the frame is too short, the bytes are cleared and R0 is not 0."""
     if offset is not R2:
         program.mov(R2, offset)
     program.mov(R1, CONTEXT)
@@ -273,12 +277,13 @@ def _call_load_bytes(program: Program, offset: Register, stack_offset: int, size
 
 
 def _to_upper_48(program: Program, register: Register) -> None:
-    """Clear the lowest 16 bits."""
+    """Clear the lowest 16 bits of a register."""
     program.rsh(register, 16)
     program.lsh(register, 16)
 
 
 def _set_count(program: Program, key: int, count: int) -> None:
+    """Set the number of key fields in the flow's words."""
     program.mov(R1, count)
     _or_into(program, key + WORD, R1)
 

@@ -1,6 +1,6 @@
 """Packet socket for one EtherType, one frame per call: the wire of a NIC whose firmware runs in this process.
 
-Other traffic of the interface is not received, and so causes no cost for the NIC. Sending blocks while the interface's queue
+Other traffic of the interface is not received, and so takes no time of the NIC. Sending blocks while the interface's queue
 is full; receiving never blocks. `testbed.kernel.packet_socket` receives all frames, in batches.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 from protocols.core.firmware import Buffer
 from testbed.engine.failures import ETHERNET_HEADER, frame_too_long
 from testbed.kernel import interpreted_frames
-from testbed.kernel.interpreted_frames import HEADROOM, LookingFrameCalls
+from testbed.kernel.interpreted_frames import HEADROOM, PollingFrameCalls
 from testbed.kernel.packet_options import (
     DOWN,
     PACKET_IGNORE_OUTGOING,
@@ -36,7 +36,7 @@ FrameCalls = frames.FrameCalls
 _has_native_frames: Final = frames is not interpreted_frames
 
 BUFFER: Final = 8 << 20
-"""Bytes of frames, including the kernel's overhead for each, that are queued while a program computes."""
+"""Bytes of frames, including the kernel's overhead, that can be queued while a program computes."""
 
 _TIMESPEC: Final = struct.Struct("qq")
 _STAMP_ROOM: Final = socket.CMSG_SPACE(_TIMESPEC.size)
@@ -45,9 +45,12 @@ _STAMP_ROOM: Final = socket.CMSG_SPACE(_TIMESPEC.size)
 class FrameSocket:
     """A packet socket for frames of one EtherType on an interface of the caller's network namespace.
 
-    mtu: the interface's, in bytes. looks_often: its process mostly finds no frame, since it looks at other things in
-    turn. Raises OSError if there is no such interface. `next_frame` returns the next frame; None if there is none, or
-    the interface is down. It may read frames ahead: the descriptor only shows pending frames after None was returned.
+    device: name of the interface. mtu: of the interface, bytes. buffer: bytes of the send and the receive buffer.
+    polls_often: whether the process polls other sources, too, so that it finds no frame most times. Raises OSError if there
+    is no such interface.
+
+    `next_frame` returns the next frame; None if there is none, or the interface is down. It may read frames ahead: the
+    descriptor shows pending frames only after None was returned.
     """
 
     __slots__ = (
@@ -56,7 +59,7 @@ class FrameSocket:
     )  # fmt: skip
 
     def __init__(
-        self, device: str, ethertype: int, mtu: int, buffer: int = BUFFER, *, looks_often: bool = False
+        self, device: str, ethertype: int, mtu: int, buffer: int = BUFFER, *, polls_often: bool = False
     ) -> None:
         self._device = device
         self._mtu = mtu
@@ -78,8 +81,8 @@ class FrameSocket:
             self.socket.close()
             raise
         # Natively a receive without a frame costs no exception.
-        looks_first = looks_often and not _has_native_frames
-        calls = (LookingFrameCalls if looks_first else FrameCalls)(self.socket, self.max_frame)
+        looks_first = polls_often and not _has_native_frames
+        calls = (PollingFrameCalls if looks_first else FrameCalls)(self.socket, self.max_frame)
         self.next_frame: Final[Callable[[], bytes | None]] = calls.receive
         self.close: Final[Callable[[], None]] = calls.close
         self._send: Final[Callable[[Buffer], int]] = calls.send
@@ -87,8 +90,8 @@ class FrameSocket:
         """Raises OSError, see `is_down`."""
 
     def count_oversized(self, receiver_mtus: Mapping[bytes, tuple[str, int]]) -> None:
-        """Count frames that are too long for their receiver: `oversized_sentences`. takes: MAC address -> the node's
-        name, its MTU."""
+        """Count frames that are too long for their receiver, see `oversized_sentences`. receiver_mtus: MAC address -> name
+        and MTU of the node."""
         self._receiver_mtus = receiver_mtus
         self.send = self._send_counted
 
@@ -100,17 +103,17 @@ class FrameSocket:
         return self._send(frame)
 
     def oversized_sentences(self) -> list[str]:
-        """Return a sentence for each node that cannot take frames that were sent to it."""
+        """Return a sentence for each node to which frames were sent that exceed its MTU."""
         mtus = dict(self._receiver_mtus.values())
         return [
-            f"{count} frames to {name}, of up to {max_frame} bytes, are lost there: its MTU, {mtus[name]}, lets it take "
+            f"{count} frames to {name}, of up to {max_frame} bytes, are lost there: its MTU of {mtus[name]} allows "
             f"{mtus[name] + ETHERNET_HEADER}"
             for name, (count, max_frame) in self._oversized.items()
         ]
 
     def is_down(self, error: OSError, size: int) -> bool:
-        """Whether sending a frame failed because the interface or its peer is down. size: size of the frame. Raises
-        ValueError if it exceeds the MTU."""
+        """Whether sending a frame failed because the interface or its peer is down. error: of `send`. size: of the frame,
+        bytes. Raises ValueError if the frame exceeds the MTU."""
         if error.errno == errno.EMSGSIZE and size > self._mtu + ETHERNET_HEADER:
             raise frame_too_long(size, self._mtu) from error
         return error.errno in DOWN or not self.has_carrier()
@@ -123,13 +126,13 @@ class FrameSocket:
         return has_carrier(self.socket.fileno(), self._device)
 
     def enable_timestamps(self) -> None:
-        """Let the kernel stamp each frame with its time of arrival: `receive_timestamped`."""
+        """Let the kernel record the time of arrival of each frame, for `receive_timestamped`."""
         self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
 
     def receive_timestamped(self) -> list[tuple[int, bytes]]:
-        """Receive all frames that wait, each with its time of arrival in nanoseconds of the monotonic clock."""
+        """Receive all pending frames, each with its time of arrival in nanoseconds of the monotonic clock."""
         frames: list[tuple[int, bytes]] = []
-        clock_offset = time.time_ns() - time.monotonic_ns()  # timestamps are of the wall clock
+        clock_offset = time.time_ns() - time.monotonic_ns()  # timestamps are in wall-clock time
         while True:
             try:
                 frame, control, _, _ = self.socket.recvmsg(self.max_frame, _STAMP_ROOM, socket.MSG_DONTWAIT)
@@ -143,7 +146,7 @@ class FrameSocket:
             frames.append((seconds * 1_000_000_000 + nanoseconds - clock_offset, frame))
 
     def update_counts(self) -> None:
-        """Update the counts."""
+        """Update `received` and `dropped`."""
         received, dropped = take_statistics(self.socket)
         self.received += received - dropped
         self.dropped += dropped

@@ -1,9 +1,9 @@
 """GSO frames: frames whose segmentation or checksum the sender's kernel has left to its device, and their segmentation.
 
-With offloads, a kernel passes its device TCP in GSO frames of up to 64 KiB, and TCP and UDP without checksums. The device
-completes them; between the ends of a veth pair they stay incomplete. A packet socket with PACKET_VNET_HDR gets a header
-before each frame that describes the remaining work, and puts one before each frame that it sends. `segment` returns the
-frames that the sender's device would have put on a wire.
+With offloads, a kernel passes TCP to its device in GSO frames of up to 64 KiB, and TCP and UDP without checksums. A real
+device completes them; between the ends of a veth pair they stay incomplete. With PACKET_VNET_HDR, a packet socket receives
+and sends each frame behind a header that describes the remaining work. `segment` returns the frames that the sender's device
+would have put on a wire.
 
 Source: include/uapi/linux/virtio_net.h; the kernel's tcp_gso_segment, __udp_gso_segment, inet_gso_segment.
 """
@@ -14,8 +14,8 @@ import struct
 from typing import Final
 
 HEADER: Final = struct.Struct("=BBHHHH")
-"""struct virtio_net_hdr: flags, GSO type, header length, payload of a segment, start of the checksummed bytes, offset of
-the checksum from there."""
+"""struct virtio_net_hdr: flags, GSO type, length of all headers, payload bytes of a segment, start of the checksummed bytes,
+offset of the checksum from there."""
 
 NO_OFFLOADS: Final = bytes(HEADER.size)
 """The header of a complete frame."""
@@ -26,19 +26,19 @@ _ECN: Final = 0x80  # VIRTIO_NET_HDR_GSO_ECN
 
 _TAG: Final = 4  # bytes of a VLAN tag
 _TAGS: Final = (b"\x81\x00", b"\x88\xa8")
-_ETHERTYPE: Final = 12  # where it is, or the first tag's
-_LENGTH, _IDENTIFICATION, _IPV4_CHECKSUM = 2, 4, 10  # in IPv4's header
-_PAYLOAD_LENGTH, _IPV6_HEADER = 4, 40  # in IPv6's; bytes of it
-_UDP_LENGTH, _UDP_HEADER = 4, 8
-_SEQUENCE, _DATA_OFFSET, _FLAGS, _TCP_HEADER = 4, 12, 13, 20  # in TCP's header; bytes of it without options
-_FIN_PSH, _CWR = 0x09, 0x80  # flags of the last and of the first segment alone
+_ETHERTYPE: Final = 12  # offset of the EtherType, or of the first tag
+_LENGTH, _IDENTIFICATION, _IPV4_CHECKSUM = 2, 4, 10  # offsets in the IPv4 header
+_PAYLOAD_LENGTH, _IPV6_HEADER = 4, 40  # offset in the IPv6 header; its bytes
+_UDP_LENGTH, _UDP_HEADER = 4, 8  # offset in the UDP header; its bytes
+_SEQUENCE, _DATA_OFFSET, _FLAGS, _TCP_HEADER = 4, 12, 13, 20  # offsets in the TCP header; its bytes without options
+_FIN_PSH, _CWR = 0x09, 0x80  # flags that only the last, and only the first segment keeps
 
 
 class GsoFrame(bytes):
     """A frame, from its destination address on, that must be segmented or completed with a checksum.
 
     header: a virtio_net_hdr that describes the remaining work. segments: number of frames on a wire. extra_bytes: total size
-    of the segments minus the size of this frame, since all segments repeat its headers. max_segment_size: in bytes.
+    of the segments minus the size of this frame; it is positive because each segment repeats the headers.
     """
 
     header: bytes
@@ -47,11 +47,12 @@ class GsoFrame(bytes):
 
     @property
     def max_segment_size(self) -> int:
+        """Size of the largest segment in bytes, with its headers."""
         size: int = HEADER.unpack(self.header)[3]
         return len(self) if self.segments == 1 else self.extra_bytes // (self.segments - 1) + size
 
     def segment(self) -> list[bytes]:
-        """Return the GSO segments, complete frames, in their order."""
+        """Return the GSO segments in order, as complete frames."""
         _, kind, _, size, start, offset = HEADER.unpack(self.header)
         if self.segments > 1:
             return _segments(
@@ -63,9 +64,10 @@ class GsoFrame(bytes):
 
 
 def gso_frame(header: bytes, frame: memoryview | bytes, tag: bytes = b"") -> GsoFrame | None:
-    """Make a GSO frame of a frame and its virtio_net_hdr; None if the header is incomplete or of an unknown type.
+    """Make a GSO frame from a frame and its virtio_net_hdr; None if the header requests no checksum, does not fit the
+    frame or has an unknown type.
 
-    tag: the VLAN tag that the kernel has removed from the frame; it is inserted again.
+    tag: the VLAN tag that the kernel has removed from the frame, to be inserted again.
     """
     flags, kind, _, size, start, offset = HEADER.unpack(header)
     if not flags & NEEDS_CHECKSUM or start + offset + 2 > len(frame):
@@ -96,8 +98,11 @@ def gso_frame(header: bytes, frame: memoryview | bytes, tag: bytes = b"") -> Gso
 
 
 def _segments(frame: bytes, headers: int, size: int, start: int, checksum_at: int, *, udp: bool) -> list[bytes]:
-    """Segment a frame. headers: bytes of all its headers. start: offset of the transport header. checksum_at: offset of its
-    checksum, which holds the sum of the pseudo-header with the whole frame's length."""
+    """Segment a frame.
+
+    headers: bytes of all its headers. size: payload bytes of a segment. start: offset of the transport header. checksum_at:
+    offset of the transport checksum, which contains the sum of the pseudo-header with the length of the whole frame.
+    """
     network = _ETHERTYPE
     while frame[network : network + 2] in _TAGS:
         network += _TAG
@@ -147,6 +152,6 @@ def _put(data: bytearray, offset: int, width: int, value: int) -> None:
 
 
 def _checksum(total: int, zero: int) -> bytes:
-    """Compute the Internet checksum (RFC 1071) of 16-bit words, given as one number: their sum with end-around carry is
-    that number modulo 65535. zero: replaces a checksum of 0, which in UDP means that there is none."""
+    """Compute the Internet checksum (RFC 1071) of 16-bit words, which are given as one large number: modulo 65535, it equals
+    their sum with end-around carry. zero: replaces a checksum of 0, which means in UDP that there is none."""
     return (-total % 0xFFFF or zero).to_bytes(2, "big")

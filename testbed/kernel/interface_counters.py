@@ -1,8 +1,8 @@
 """Counters of all interfaces of a network namespace, cheap enough to read every second.
 
-`rtnl_dump.interfaces` reads all attributes of an interface, which takes about 40 us each. This module reads only the
-counters (RTM_GETSTATS, since Linux 4.7); names and states are read after notifications. For a namespace that this
-process cannot enter, a child process opens the sockets and passes them.
+`rtnl_dump.interfaces` takes about 40 us for each interface, since it reads all attributes. This module reads only the
+counters (RTM_GETSTATS, since Linux 4.7); a `Monitor` shows when names and states must be read again. For a namespace that
+this process cannot enter, a child process opens the sockets and passes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from testbed.kernel.netlink import (
 from testbed.kernel.rtnl_monitor import Monitor
 from testbed.kernel.setns import enter_holder
 
-_STATS_MESSAGE = struct.Struct("=BxHII")  # struct if_stats_msg: family, padding, index, which tables
+_STATS_MESSAGE = struct.Struct("=BxHII")  # struct if_stats_msg: family, padding, index, tables
 _LINK_64 = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
 _QUEUE = struct.Struct("=5I")  # qlen, backlog, drops, requeues, overlimits
 _RTM_GETSTATS: Final = 94
@@ -48,7 +48,7 @@ class InterfaceCounters(NamedTuple):
 
 
 def read_counters(route: RouteSocket) -> dict[int, InterfaceCounters]:
-    """Read the counters by interface index."""
+    """Read the counters of all interfaces, by index."""
     body = _STATS_MESSAGE.pack(0, 0, 0, 1 << (_IFLA_STATS_LINK_64 - 1))
     counters = {}
     for entry in route.dump(_RTM_GETSTATS, body):
@@ -61,12 +61,13 @@ def read_counters(route: RouteSocket) -> dict[int, InterfaceCounters]:
 
 
 def queue_drops(route: RouteSocket) -> Mapping[int, int]:
-    """Read by interface index the frames that its queueing disciplines have dropped: queue overflows and netem's losses."""
+    """Read the numbers of frames that the qdiscs of interfaces have dropped, by index: queue overflows and netem's
+    losses."""
     drops: dict[int, int] = {}
     for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)):
         _, index, _, parent, _ = TC_MESSAGE.unpack_from(entry)
         queue_statistics = nested(entry[TC_MESSAGE.size :], TCA_STATS2, TCA_STATS_QUEUE)
-        # A root discipline includes the drops of its inner disciplines.
+        # The drops of a root qdisc include those of the qdiscs below it.
         if parent == TC_H_ROOT and queue_statistics is not None:
             drops[index] = drops.get(index, 0) + _QUEUE.unpack_from(queue_statistics)[2]
     return drops
@@ -90,7 +91,7 @@ def open_sockets(path: str, holder: int = 0) -> CounterSockets:
         return _open_in(path)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        in_child(partial(_send_descriptor, path, holder, theirs))
+        in_child(partial(_send_sockets, path, holder, theirs))
         _, descriptors, _, _ = socket.recv_fds(ours, 1, 2, socket.MSG_CMSG_CLOEXEC)
         route, monitor = descriptors
         return CounterSockets(RouteSocket(route), Monitor.from_descriptor(monitor))
@@ -106,7 +107,7 @@ def _open_in(path: str) -> CounterSockets:
         raise
 
 
-def _send_descriptor(path: str, holder: int, connection: socket.socket) -> None:
+def _send_sockets(path: str, holder: int, connection: socket.socket) -> None:
     enter_holder(holder)
     sockets = _open_in(path)
     socket.send_fds(connection, [b"\n"], [sockets.route.fileno(), sockets.monitor.fileno()])

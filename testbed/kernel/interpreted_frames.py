@@ -1,7 +1,7 @@
-"""Frames in and out of packet sockets, in Python: one per call for a NIC, in batches for the relay.
+"""Reception and transmission of frames by packet sockets, in Python: one frame per call for a NIC, batches for the relay.
 
-`native_frames.c` has the same two classes for the compiled build; tests hold both against each other. Python's
-socket module has no recvmmsg and sendmmsg; they are called through libc with buffers that are laid out once.
+`native_frames.c` has the same two classes for the compiled build; tests compare both. Python's socket module has no recvmmsg
+and sendmmsg; they are called through libc, with buffers that are laid out once.
 """
 
 from __future__ import annotations
@@ -24,30 +24,34 @@ from testbed.kernel import gso
 from testbed.kernel.packet_options import DOWN
 
 BATCH: Final = 64
-"""Maximum of frames per system call."""
+"""Maximum number of frames per system call."""
 
 HEADROOM: Final = 14 + 8
-"""Bytes of a frame beyond its interface's MTU: the Ethernet header and two VLAN tags."""
+"""Bytes by which a frame can exceed its interface's MTU: the Ethernet header and two VLAN tags."""
 
-LARGEST: Final = 65_535 + HEADROOM
-"""Bytes of a frame on an interface with the largest MTU."""
+MAX_FRAME_SIZE: Final = 65_535 + HEADROOM
+"""Maximum bytes of a frame, on an interface with the largest MTU."""
 
 VLAN_VALID: Final = 1 << 4
 VLAN_TPID_VALID: Final = 1 << 6
 CSUM_NOT_READY: Final = 1 << 3
 _UNUSUAL: Final = VLAN_VALID | CSUM_NOT_READY
 
-Unusual = Callable[[bytes, memoryview, int, int, int, int], bytes | None]
-"""Called with a frame that is tagged, offloaded or too long: its virtio_net_hdr, a view of it for the time of the call (cut
-where it is longer than LARGEST), its length, status, VLAN tag and the tag's EtherType, as in struct tpacket_auxdata. Returns
-what is received in its place, if anything."""
+FrameConverter = Callable[[bytes, memoryview, int, int, int, int], bytes | None]
+"""Function that converts a frame that is tagged, offloaded or too long.
+
+Its arguments are the frame's virtio_net_hdr; a view of the frame, valid during the call and cut at MAX_FRAME_SIZE; and the
+frame's length, status, VLAN tag and the tag's EtherType, as in struct tpacket_auxdata. It returns the frame to receive
+instead, or None to discard the frame."""
 
 _NO_OFFLOADS: Final = bytes(gso.HEADER.size)
-_DESTINATION: Final = struct.Struct("=HHi12x")  # struct sockaddr_ll: family, protocol (the frame's own), index
-_FRONT: Final = gso.HEADER.size  # bytes before each frame
-_SLOT: Final = _FRONT + LARGEST
-_PLACES: Final = [(slot, slot + _FRONT) for slot in range(0, BATCH * _SLOT, _SLOT)]  # and where the frames begin
-_SHORTEST: Final = _FRONT + 14  # with the Ethernet header
+_DESTINATION: Final = struct.Struct("=HHi12x")  # struct sockaddr_ll: family, protocol (0: as in the frame), index
+_HEADER_SIZE: Final = gso.HEADER.size  # bytes before each frame
+_SLOT: Final = _HEADER_SIZE + MAX_FRAME_SIZE
+_OFFSETS: Final = [
+    (slot, slot + _HEADER_SIZE) for slot in range(0, BATCH * _SLOT, _SLOT)
+]  # offsets of slots and frames
+_MIN_LENGTH: Final = _HEADER_SIZE + 14  # including the Ethernet header
 _MSG_DONTWAIT: Final = socket.MSG_DONTWAIT
 _MSG_TRUNC: Final = socket.MSG_TRUNC
 
@@ -57,8 +61,8 @@ _LENGTH: Final = struct.Struct("56xI4x")
 # Control data, in the order in which packet_recvmsg writes it: SCM_TIMESTAMPNS, then struct tpacket_auxdata.
 _CONTROL: Final = struct.Struct("16xqq16xI12xHH4x")
 _NANOSECONDS: Final = 1_000_000_000
-_MAX_GAP: Final = 2_000  # ns; two readings of the monotonic clock with another clock's between them take a tenth of it
-_ATTEMPTS: Final = 20
+_MAX_GAP: Final = 2_000  # ns; without preemption, the three readings of `_clocks` take a tenth of it
+_MAX_ATTEMPTS: Final = 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.recvmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_int, ctypes.c_void_p)
@@ -66,41 +70,43 @@ _libc.sendmmsg.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.
 
 
 class FrameCalls:
-    """Calls of one packet socket, one frame each. It may read frames ahead: the descriptor tells of frames that have come
-    only once `receive` has returned None."""
+    """Reception and transmission by one packet socket, one frame per call.
+
+    `receive` may read frames ahead: the descriptor shows pending frames only after `receive` has returned None.
+    """
 
     __slots__ = ("_longest", "_opened", "_receive", "send")
 
     def __init__(self, opened: socket.socket, longest: int) -> None:
-        """opened: `close` closes it. longest: bytes of a frame, 1 or more; longer ones are cut."""
+        """opened: the packet socket; `close` closes it. longest: maximum bytes of a received frame, which is cut there."""
         if longest < 1:
-            raise ValueError(f"a frame has 1 byte or more, not {longest}")
+            raise ValueError(f"longest must be 1 byte or more, got {longest}")
         self._opened = opened
         self._longest = longest
         self._receive = opened.recv
         self.send: Callable[[Buffer], int] = opened.send
-        """Send a frame; return its length. Waits while the interface takes no more. OSError."""
+        """Send a frame; return its length. Waits while the interface's queue is full. Raises OSError."""
 
     def receive(self) -> bytes | None:
-        """Receive the next frame; None where none has come, or the interface is down. OSError."""
-        # The exception takes longer than to look at the descriptor first (1.3 us; epoll 0.3), but a frame that has come is
-        # here sooner: round trips of bare sockets by exceptions 7.8 us, by epoll 10.
+        """Receive the next frame; None if none is pending, or the interface is down. Raises OSError."""
+        # Without a frame, the exception takes 1.3 us, and polling the descriptor first 0.3 us. With a frame, polling takes
+        # longer: a round trip of bare sockets takes 7.8 us this way, and 10 us with epoll.
         try:
             return self._receive(self._longest, _MSG_DONTWAIT)
         except BlockingIOError:
             return None
-        except OSError as error:  # reported once by a socket whose interface was set down
+        except OSError as error:  # reported once after the interface was set down
             if error.errno not in DOWN:
                 raise
             return None
 
     def close(self) -> None:
-        """Close the socket: all calls raise OSError from now on."""
+        """Close the socket. All further calls raise OSError."""
         self._opened.close()
 
 
-class LookingFrameCalls(FrameCalls):
-    """FrameCalls for a process that also looks at other things in turn, and so often finds no frame: `receive` looks at the
+class PollingFrameCalls(FrameCalls):
+    """`FrameCalls` for a process that polls other sources, too, and so finds no frame most times: `receive` polls the
     descriptor first."""
 
     __slots__ = ("_epoll", "_poll")
@@ -121,7 +127,7 @@ class LookingFrameCalls(FrameCalls):
 
 
 class Arena:
-    """Buffers for one batch, shared by any number of sockets of one process. Only used pages take memory."""
+    """Buffers for one batch, shared by any number of sockets of one process. Only pages that were used take memory."""
 
     __slots__ = (
         "_address", "_anchor", "_control", "_destination", "_frames", "_messages", "_sent_address", "_sent_messages",
@@ -129,7 +135,7 @@ class Arena:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._frames = mmap.mmap(-1, BATCH * _SLOT)  # a slice of a mmap is bytes, without a view in between
+        self._frames = mmap.mmap(-1, BATCH * _SLOT)  # whose slices are bytes, without a view in between
         self._view = memoryview(self._frames)
         self._anchor = ctypes.c_char.from_buffer(self._frames)
         self._control = bytearray(BATCH * _CONTROL.size)
@@ -154,56 +160,64 @@ class Arena:
         self._sent_address = _address(self._sent_messages)
 
     def receive(
-        self, descriptor: int, most: int, earliest: int, longest: int, unusual: Unusual
+        self, descriptor: int, max_frames: int, earliest: int, longest: int, convert: FrameConverter
     ) -> tuple[int, int, list[tuple[int, bytes]]]:
-        """Receive up to `most` frames, 1 to BATCH, of up to `longest` bytes, that wait on a packet socket with
-        PACKET_VNET_HDR, PACKET_AUXDATA and SO_TIMESTAMPNS.
+        """Receive frames that are pending on a packet socket with PACKET_VNET_HDR, PACKET_AUXDATA and SO_TIMESTAMPNS.
 
-        Returns how many came; by how much the wall clock, in nanoseconds, is ahead of the monotonic one; and each with its
-        time of arrival on the monotonic clock, but for those without an Ethernet header, and those for which `unusual`
-        returns None. Times are at least `earliest` and do not decrease. No frame comes where the interface is down.
-        OSError."""
-        if not 1 <= most <= BATCH:
-            raise ValueError(f"a batch has 1 to {BATCH} frames, not {most}")
+        max_frames: 1 to BATCH. earliest: minimum time of arrival. longest: bytes; longer frames are passed to `convert`.
+
+        Returns the number of frames read; the nanoseconds by which the wall clock is ahead of the monotonic clock; and the
+        frames with their times of arrival, in nanoseconds of the monotonic clock, which do not decrease. Frames without a
+        complete Ethernet header, and those that `convert` discards, are left out. No frame is received while the interface
+        is down. Raises OSError, ValueError.
+        """
+        if not 1 <= max_frames <= BATCH:
+            raise ValueError(f"max_frames must be 1 to {BATCH}, got {max_frames}")
         self._messages[:] = self._template
-        count = _libc.recvmmsg(descriptor, self._address, most, _MSG_DONTWAIT | _MSG_TRUNC, None)
+        count = _libc.recvmmsg(descriptor, self._address, max_frames, _MSG_DONTWAIT | _MSG_TRUNC, None)
         if count < 0:
             reason = ctypes.get_errno()
             if reason not in (errno.EAGAIN, errno.EINTR, *DOWN):
                 raise OSError(reason, os.strerror(reason))
             return 0, 0, []
-        now, behind = _clocks()
-        frames, view, longest_slot = self._frames, self._view, longest + _FRONT
+        now, clock_offset = _clocks()
+        frames, view, longest_slot = self._frames, self._view, longest + _HEADER_SIZE
         received: list[tuple[int, bytes]] = []
         lengths = _LENGTH.iter_unpack(memoryview(self._messages)[: count * _MESSAGE.size])
         controls = _CONTROL.iter_unpack(memoryview(self._control)[: count * _CONTROL.size])
         for (slot, begin), (length,), (seconds, nanoseconds, status, tci, tpid) in zip(
-            _PLACES[:count], lengths, controls, strict=True
+            _OFFSETS[:count], lengths, controls, strict=True
         ):
-            stamp = seconds * _NANOSECONDS + nanoseconds - behind
+            stamp = seconds * _NANOSECONDS + nanoseconds - clock_offset
             if stamp > now:
                 stamp = now
             if stamp < earliest:
                 stamp = earliest
             earliest = stamp
             frame: bytes | None
-            if length < _SHORTEST:
+            if length < _MIN_LENGTH:
                 continue
             if length <= longest_slot and not status & _UNUSUAL:
                 frame = frames[begin : slot + length]
             else:
-                with view[begin : slot + min(length, _SLOT)] as seen:
-                    frame = unusual(frames[slot:begin], seen, length - _FRONT, status, tci, tpid)
+                with view[begin : slot + min(length, _SLOT)] as frame_view:
+                    frame = convert(frames[slot:begin], frame_view, length - _HEADER_SIZE, status, tci, tpid)
                 if frame is None:
                     continue
             received.append((stamp, frame))
-        return count, behind, received
+        return count, clock_offset, received
 
     def send(self, descriptor: int, index: int, frames: list[bytes], headers: list[bytes]) -> tuple[int, int]:
-        """Send up to BATCH frames in order by the interface of that index. headers: a virtio_net_hdr for each; none: they
-        are complete. Returns how many the kernel took before an error, and its number; 0: it took all."""
+        """Send up to BATCH frames in order by the interface with this index; return the number of frames that the kernel
+        accepted, and the errno of the next frame, 0 if all were accepted.
+
+        headers: a virtio_net_hdr for each frame; empty: all frames are complete. Raises ValueError.
+        """
         if len(frames) > BATCH or len(headers) not in (0, len(frames)):
-            raise ValueError(f"a batch has at most {BATCH} frames, and as many headers or none")
+            raise ValueError(
+                f"a batch has at most {BATCH} frames, and no headers or as many as frames, got {len(frames)} frames and "
+                f"{len(headers)} headers"
+            )
         if not frames:
             return 0, 0
         if headers:
@@ -211,7 +225,7 @@ class Arena:
         else:
             joined = _NO_OFFLOADS.join([b"", *frames])
         self._destination[:] = _DESTINATION.pack(socket.AF_PACKET, 0, index)
-        lengths = array("Q", [len(frame) + _FRONT for frame in frames])
+        lengths = array("Q", [len(frame) + _HEADER_SIZE for frame in frames])
         start = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
         self._sent_vectors[0 : 2 * len(frames) : 2] = array("Q", accumulate(lengths[:-1], initial=start))
         self._sent_vectors[1 : 2 * len(frames) : 2] = lengths
@@ -227,7 +241,7 @@ class Arena:
 
 
 def _report_event(_: float) -> bool:
-    """Report an event: reading the closed socket then raises its error."""
+    """Report an event, so that `receive` reads the closed socket, which raises its error."""
     return True
 
 
@@ -236,13 +250,13 @@ def _address(buffer: bytearray) -> int:
 
 
 def _clocks() -> tuple[int, int]:
-    """Return the monotonic time, and by how much the wall clock, which the kernel stamps frames with, is ahead of it.
+    """Return the monotonic time, and the nanoseconds by which the wall clock, used for timestamps of frames, is ahead of it.
 
-    Two clocks cannot be read at once. If this process is preempted between the two readings, frames would seem older or
-    younger than they are: then the clocks are read again.
+    Two clocks cannot be read at once. If this process is preempted between the readings, the difference is wrong, and
+    with it the age of frames; then the clocks are read again.
     """
     before = time.monotonic_ns()
-    for _ in range(_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         wall = time.time_ns()
         after = time.monotonic_ns()
         if after - before <= _MAX_GAP:

@@ -1,7 +1,7 @@
 """File locks that a process holds until it ends. The kernel reports the holder, and the file contains the holder's note.
 
-These are POSIX record locks: they vanish with the process, however it dies, and its forks do not inherit them. A process
-that opens and closes the file of its own lock a second time loses the lock: it must not call `holder` on it.
+These are POSIX record locks: they end with the process, however it ends, and its forks do not inherit them. A process that
+opens and closes the file of its own lock a second time loses the lock, so it must not call `holder` for that lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises LockedError; FileNotFoundError if the file does not exist."""
+        """Take the lock. Raises LockedError if another process holds it; FileNotFoundError if the file does not exist, or
+        was removed meanwhile."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,15 +56,15 @@ class Lock:
 
 
 def make(path: Path) -> None:
-    """Make the file of a lock. Its directory must not be removed while a process may make one."""
+    """Make the file of a lock, unless it exists. Its directory must exist."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def holder(path: Path) -> int:
-    """Return the pid of a lock's holder, 0 if there is none. Not for a lock that this process holds."""
+    """Return the pid of a lock's holder; 0 if there is none. Do not call it for a lock that this process holds."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except (FileNotFoundError, IsADirectoryError):  # damage may put a directory there, which cannot be locked
+    except (FileNotFoundError, IsADirectoryError):  # a directory in a damaged tree cannot be locked
         return 0
     try:
         request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -74,7 +75,7 @@ def holder(path: Path) -> int:
 
 
 def read_note(path: Path) -> str:
-    """Read the note of a lock's holder, or of its last holder that died."""
+    """Read the note of a lock's holder, or of the last holder if it died without releasing the lock; else empty."""
     with contextlib.suppress(FileNotFoundError):
         return path.read_text()
     return ""
@@ -87,7 +88,7 @@ def clear(path: Path) -> None:
 
 
 def holder_pidfd(path: Path) -> tuple[int, int] | None:
-    """Return the pid of a lock's holder and a pidfd of it; None if there is no holder."""
+    """Return the pid of a lock's holder and a pidfd of it, which the caller closes; None if there is no holder."""
     while pid := holder(path):
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)

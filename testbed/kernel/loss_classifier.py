@@ -1,15 +1,15 @@
 """Loss classifier: the loss program on the ingress hook of an interface, which loses frames without netem, and its counters.
 
-Lifetime of a classifier: `load` puts the program and its maps into the kernel, and `attach` encodes the request that
-attaches it, atomically replacing the previous one. Then it can be closed: the filter refers to it until `detach`, or
-until the hook or the interface is removed. The filter's name is a digest of its losses (`name_of`), so that a dump of
-the hook is sufficient to compare it. Another process finds the counters by the filter: its dump has the program's id,
-the program has its maps' ids; nothing is pinned to a file.
+`load` puts the program and its maps into the kernel, and `attach` encodes the request that attaches the program, atomically
+replacing the previous one. Then the classifier can be closed: the filter refers to the program until `detach`, or until the
+hook or the interface is removed. The filter's name is a digest of its losses (`name_of`), so that a dump of the hook shows
+whether they are in force. Another process finds the counters by a dump of the filter, which has the program's id; the
+program has the ids of its maps. Nothing is pinned to a file.
 
-Every load restarts the counts of frames from 1, as `fates.stage` does when the fates of an impairment change; do not reload
-for other changes. Only the counters can be continued (`counters`).
+Every load restarts the numbers of frames from 1, as `fates.stage` does when the fates of an impairment change; do not reload
+for other changes. Only the counters can be continued (argument `counters`).
 
-It needs CAP_BPF and CAP_NET_ADMIN in the initial user namespace, and so does not work in a user namespace.
+Loading needs CAP_BPF and CAP_NET_ADMIN in the initial user namespace, so it fails in a rootless cluster.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from testbed.spec.layout import Impairment
 from testbed.spec.losses import parse_pattern
 
 MAX_FLOWS: Final = 16_384
-"""Maximum number of flows of a direction that are counted separately: a table of 256 KiB, and about 100 bytes per flow."""
+"""Maximum number of flows of a direction that have entries. The table takes 256 KiB, and about 100 bytes per flow."""
 
 MAX_RANGES: Final = 1_000
-"""Maximum number of ranges of a loss pattern: each takes two or three instructions."""
+"""Maximum number of ranges of a loss pattern, each of which takes two or three instructions."""
 
 MAX_KEY_FIELDS: Final = 16
-"""Maximum number of fields of a protocol's flow key: a flow's words are on the program's stack."""
+"""Maximum number of fields of a protocol's flow key, since a flow's words are on the program's stack."""
 
 _PREFIX: Final = "testbed-loss"
 _PROGRAM: Final = "testbed_loss"
@@ -81,12 +81,13 @@ _STANDARD_FIELDS: Final = standard_fields()
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counters of a classifier: frames, unless the name says bytes (without a frame check sequence).
+    """Counters of a classifier. Frames, or bytes without the frame check sequence.
 
-    loss, gemodel and loss_pattern: lost frames by cause, as in `fates.fate_counters`. untold: frames of flows that did
-    not fit into the table; they are lost with the configured probability, but their fates are not repeatable. unsteady:
-    frames that passed because of contention for Gilbert-Elliott's state. merged: GSO frames of several segments, because
-    an offload of the sender was on; each had a single fate.
+    offered, offered_bytes: all frames. loss, gemodel, loss_pattern: lost frames by cause, as in `fates.fate_counters`.
+    lost_bytes: of all lost frames. untold: frames of flows that did not fit into the table; they are lost with the
+    configured probability, but their fates are not repeatable. unsteady: frames that passed because of contention for
+    Gilbert-Elliott's state. merged: GSO frames of several segments, which share one fate; they come from a sender whose
+    offloads are on.
     """
 
     offered: int = 0
@@ -106,13 +107,13 @@ class Counters:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every frame had the fate of the model."""
+        """Whether every frame had the fate that the model gives it."""
         return not (self.untold or self.unsteady or self.merged)
 
 
 @dataclass(frozen=True, slots=True)
 class AttachedClassifier:
-    """A classifier on a hook. name: see `name_of`. program: its id in the kernel."""
+    """A classifier on a hook. name: see `name_of`. program: id of the program."""
 
     name: str
     program: int
@@ -127,7 +128,7 @@ class Classifier:
     maps: dict[str, bpf.Map]
 
     def close(self) -> None:
-        """Close the descriptors; a filter that uses the program keeps it."""
+        """Close the descriptors. The program stays in the kernel while a filter uses it."""
         self.program.close()
         for table in self.maps.values():
             table.close()
@@ -142,12 +143,12 @@ class Classifier:
         return counters_in(self.maps["counters"])
 
     def flows(self) -> dict[Flow, int]:
-        """Read the number of frames by flow; empty if only the direction's frames are counted."""
+        """Read the number of frames by flow; empty without independent loss."""
         table = self.maps.get("flows")
         return {} if table is None else {_flow(key): _number(value) for key, value in table.items()}
 
     def count(self, flow: Flow) -> int:
-        """Read the number of frames of one flow."""
+        """Read the number of frames of one flow; 0 without independent loss."""
         table = self.maps.get("flows")
         if table is None:
             return 0
@@ -156,7 +157,7 @@ class Classifier:
         return 0 if entry is None else _number(entry)
 
     def state(self) -> int:
-        """Read the direction's word, see `loss_program`: 0 if only flows' frames are counted."""
+        """Read the direction's word of state, see `loss_program`; 0 without gemodel and loss_pattern."""
         table = self.maps.get("state")
         value = None if table is None else table.lookup(_KEY)
         return 0 if value is None else int.from_bytes(value, sys.byteorder)
@@ -175,8 +176,11 @@ def refusal(impairment: Impairment, fields: Fields = _STANDARD_FIELDS) -> str:
 
 
 def losses_of(key: int, impairment: Impairment, fields: Fields = _STANDARD_FIELDS) -> Losses:
-    """Convert an impairment's losses for the program. key: the direction's, see `fate_hash.direction_key`. Raises
-    UnsupportedError."""
+    """Convert an impairment's losses for the program.
+
+    key: of the direction, see `fate_hash.direction_key`. fields: header fields, which define the flows. Raises
+    UnsupportedError if the program cannot decide these losses.
+    """
     ranges: list[tuple[int, int]] = []
     period = 0
     if impairment.loss_pattern:
@@ -187,7 +191,9 @@ def losses_of(key: int, impairment: Impairment, fields: Fields = _STANDARD_FIELD
             else:
                 ranges.append((number, number))
         if len(ranges) > MAX_RANGES:
-            raise UnsupportedError(f"a loss pattern of {len(ranges):,} ranges; the classifier takes {MAX_RANGES:,}")
+            raise UnsupportedError(
+                f"the loss pattern has {len(ranges):,} ranges, and the classifier takes at most {MAX_RANGES:,}"
+            )
     return Losses(
         key=key,
         loss=fate_hash.threshold(impairment.loss),
@@ -200,15 +206,15 @@ def losses_of(key: int, impairment: Impairment, fields: Fields = _STANDARD_FIELD
 
 
 def name_of(losses: Losses) -> str:
-    """Return the filter's name: equal for classifiers with equal decisions, otherwise different."""
+    """Return the filter's name: equal for classifiers with equal losses, otherwise different."""
     return f"{_PREFIX} {hashlib.blake2b(f'{_VERSION} {losses}'.encode(), digest_size=8).hexdigest()}"
 
 
 def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MAX_FLOWS) -> Classifier:
-    """Put a program and its maps into the kernel. counters: the map of the replaced classifier, to continue its counts.
-    flows: capacity of the table of flows.
+    """Put a program and its maps into the kernel.
 
-    Raises PermissionDeniedError, or KernelError with the kernel's reason.
+    counters: map of the replaced classifier, whose counts continue. flows: capacity of the table of flows. Raises ValueError
+    if nothing is lost, PermissionDeniedError, and KernelError with the kernel's reason.
     """
     if not (losses.loss or losses.gemodel or losses.ranges):
         raise ValueError("nothing is lost: no classifier is needed")
@@ -234,7 +240,7 @@ def load(losses: Losses, counters: bpf.Map | None = None, flows: int = MAX_FLOWS
 
 
 def attach(index: int, classifier: Classifier) -> bytes:
-    """Encode the request that attaches a classifier, replacing the current one; the interface must have clsact."""
+    """Encode the request that attaches a classifier to an interface with clsact, replacing its current one."""
     options = attribute(_FD, _U32.pack(classifier.program.descriptor))
     options += attribute(_NAME, classifier.name.encode() + b"\0")
     options += attribute(_FLAGS, _U32.pack(_DIRECT_ACTION))
@@ -243,17 +249,17 @@ def attach(index: int, classifier: Classifier) -> bytes:
 
 
 def detach(index: int) -> bytes:
-    """Encode the request that removes the classifier and its counts. ENOENT if there is none."""
+    """Encode the request that removes an interface's classifier. The kernel rejects it with ENOENT if there is none."""
     return message(RTM_DELTFILTER, NLM_F_REQUEST, _filter(index))
 
 
 def find_attached(route: RouteSocket, index: int) -> AttachedClassifier | None:
-    """Return the classifier on an interface's ingress hook. route: route of the interface's namespace."""
+    """Return the classifier on an interface's ingress hook, if any. route: a socket of the interface's namespace."""
     return attached_among(filters(route, index, TC_H_CLSACT_INGRESS))
 
 
 def attached_among(hook_filters: Iterable[Filter]) -> AttachedClassifier | None:
-    """Return the classifier among the filters of an ingress hook."""
+    """Return the classifier among the filters of an ingress hook, if any."""
     for _, kind, options in hook_filters:
         if kind == "bpf" and _ID in options and _NAME in options and text(options[_NAME]).split(" ")[0] == _PREFIX:
             return AttachedClassifier(text(options[_NAME]), _U32.unpack(options[_ID])[0])
@@ -262,7 +268,7 @@ def attached_among(hook_filters: Iterable[Filter]) -> AttachedClassifier | None:
 
 @contextmanager
 def open_attached(route: RouteSocket, index: int) -> Iterator[Classifier | None]:
-    """Open the classifier on an interface, also one that another process loaded; None if there is none. As root."""
+    """Open the classifier on an interface, which any process may have loaded; None if there is none. Needs root."""
     attached_classifier = find_attached(route, index)
     classifier = None
     if attached_classifier is not None:
@@ -300,8 +306,8 @@ def read_counters(route: RouteSocket, index: int) -> Counters | None:
 
 
 def open_counters(route: RouteSocket, index: int) -> bpf.Map | None:
-    """Open the counters of the classifier on an interface, for repeated `counters_in`; None if there is none. Classifiers
-    that replace it use the same counters."""
+    """Open the counters of the classifier on an interface, for repeated calls of `counters_in`; None if there is none. The
+    caller closes them. Later classifiers of the interface continue them."""
     with open_attached(route, index) as classifier:
         if classifier is None:
             return None
@@ -318,7 +324,7 @@ def counters_in(table: bpf.Map) -> Counters:
 
 
 def probe() -> str:
-    """Return why this machine has no loss by BPF, probed in a scratch namespace; empty if it has."""
+    """Return why this user cannot use loss by BPF on this machine; empty if possible. Tried in a scratch namespace."""
 
     def probe_in_namespace() -> str:
         if not userns.is_root():
@@ -340,7 +346,7 @@ def probe() -> str:
 
 
 def try_classifier(route: RouteSocket, index: int) -> None:
-    """Attach a classifier with every kind of loss to an interface of a scratch namespace, and read it back.
+    """Attach a classifier with every kind of loss to an interface of a scratch namespace, read its counters, and remove it.
 
     Raises KernelError, PermissionDeniedError, RequestError or OSError if the kernel rejects it.
     """
@@ -359,10 +365,13 @@ def _flow_keys(fields: Fields) -> Iterator[FlowKey]:
     for (ethertype, begins), names in sorted(fields.flow_fields().items()):
         if len(names) + bool(begins) > MAX_KEY_FIELDS:
             raise UnsupportedError(
-                f"a flow key of {len(names)} fields (EtherType 0x{ethertype:04x}); the classifier takes {MAX_KEY_FIELDS}"
+                f"the flow key of EtherType 0x{ethertype:04x} has {len(names)} fields, and the classifier takes at most "
+                f"{MAX_KEY_FIELDS}"
             )
         if len(begins) > WORD:
-            raise UnsupportedError(f"the headers of 0x{ethertype:04x} are distinguished by more than {WORD} bytes")
+            raise UnsupportedError(
+                f"the headers of EtherType 0x{ethertype:04x} are distinguished by more than {WORD} bytes"
+            )
         if names or begins:
             guarded = tuple(_guarded(fields, fields[name], ethertype) for name in names)
             yield FlowKey(ethertype, guarded, begins, ethertype in routed)

@@ -1,19 +1,19 @@
 """BPF program that decides which frames of one direction are lost, exactly as `testbed.fates` decides it.
 
-It runs on every incoming frame of an interface, before the filter that redirects it. It returns TC_ACT_SHOT for a lost
-frame, and TC_ACT_UNSPEC, which leaves the frame to the next filter, for any other frame. Per frame:
+It runs on every incoming frame of an interface, before the filter that redirects the frame. It returns TC_ACT_SHOT for a
+lost frame, and TC_ACT_UNSPEC, which leaves the frame to the next filter, for any other frame. For each frame:
 
-1. It is counted as offered.
-2. Gilbert-Elliott and the pattern step with the frame's number in the direction (only if configured).
-3. Independent loss (only if configured): the frame's flow is determined as in `fates.flows.flow_of`; the flow's entry in the
-   map of flows has the start of its stream of draws and the number of its frames.
+1. The frame is counted as offered.
+2. Gilbert-Elliott and the pattern are evaluated for the frame's number in the direction, if they are configured.
+3. Independent loss, if it is configured, is drawn for the frame's flow, which is determined as in `fates.flows.flow_of`. The
+   flow's entry in the map of flows has the start of its stream of draws and its number of frames.
 
 Frames may arrive on several processors at once. Numbers are incremented atomically, so that every frame gets a different
 number. The state of Gilbert-Elliott and the number are in one word, which is updated by compare-and-exchange.
 
-There are three maps. "counters": one value, the words that `COUNTERS` names; it may outlive the program. "state": one value,
-the direction's number of frames (with Gilbert-Elliott: times 2, plus 1 in the bad state). "flows": the words of a flow (see
-`flow_program`) -> its start and its number of frames.
+There are three maps. "counters" has one value, the words that `COUNTERS` names; it may outlive the program. "state" has one
+value, the direction's number of frames (with Gilbert-Elliott: twice that number, plus 1 in the bad state). "flows" maps the
+words of a flow (see `flow_program`) to the start of its stream and its number of frames.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ TC_ACT_UNSPEC, TC_ACT_SHOT = -1, 2
 COUNTERS: Final = (
     "offered", "offered_bytes", "loss", "gemodel", "loss_pattern", "lost_bytes", "untold", "unsteady", "merged",
 )  # fmt: skip
-"""The words of the one value of "counters"."""
+"""Names of the words in the value of "counters"; `loss_classifier.Counters` explains them."""
 
 # Helper functions and fields of the context: the kernel's include/uapi/linux/bpf.h (struct __sk_buff).
 _MAP_LOOKUP, _MAP_UPDATE = 1, 2
 _LEN, _GSO_SIZE = 0, 176
 
 MAX_ATTEMPTS: Final = 32
-"""Maximum attempts to update Gilbert-Elliott's word; an attempt fails if another processor updates it meanwhile."""
+"""Maximum number of attempts to update Gilbert-Elliott's word. One fails if another processor updates it meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
     """Losses of one direction, in the numbers of `fate_hash`.
 
-    key: the direction's. loss: the threshold of the independent loss, 0 for none. gemodel: the thresholds of p, r, 1-h and
-    1-k, or empty. ranges: the pattern's numbers as pairs of first and last, in order; period: 0 if it is not repeated.
-    flows: the flow keys of the protocols that have one.
+    key: of the direction. loss: threshold of the independent loss; 0: none. gemodel: thresholds of p, r, 1-h and 1-k; empty:
+    none. ranges: the numbers in the pattern, as ordered pairs of first and last. period: period of the pattern in frames; 0:
+    it is not repeated. flows: the flow keys of the protocols that have one.
     """
 
     key: int
@@ -70,12 +70,12 @@ class Losses:
 
     @property
     def flow_words(self) -> int:
-        """Words of a flow's key in the map."""
+        """Number of words of a key in the map of flows."""
         return flow_words(self.flows)
 
 
 def loss_program(losses: Losses) -> Program:
-    """Build the program; `assemble` it with the maps "counters", "state" and "flows", as far as it uses them."""
+    """Build the program. `assemble` it with the maps "counters", "state" (for gemodel and ranges) and "flows" (for loss)."""
     program = Program()
     _count_offered(program)
     program.mov(CAUSE, 0)
@@ -104,7 +104,7 @@ def _count_offered(program: Program) -> None:
     program.mov(R3, 1)
     program.atomic_add(R1, _counter("offered"), R3)
     program.atomic_add(R1, _counter("offered_bytes"), R2)
-    # A GSO frame counts as one frame. It is also counted separately, since it means that an offload is on.
+    # A GSO frame counts as one frame, and is also counted separately: an offload is on that should be off.
     program.load(R2, CONTEXT, _GSO_SIZE, 4)
     program.jump_if(R2, "==", 0, "single")
     program.atomic_add(R1, _counter("merged"), R3)
@@ -120,13 +120,14 @@ def _step_number(program: Program) -> None:
 
 
 def _step_gemodel(program: Program, losses: Losses) -> None:
-    """Load the frame's number in the direction into R8, and set the cause if the current state loses the frame."""
+    """Load the frame's number in the direction into R8, and set the cause if Gilbert-Elliott loses the frame. The frame's
+    fate depends on the state before its step."""
     to_bad, to_good, loss_when_bad, loss_when_good = losses.gemodel
     program.map_value(R7, "state")
     program.mov(R5, 0)
     program.label("step again")
     program.load(R0, R7, 0, 8)
-    program.mov(R4, R0)  # the word that the frame finds
+    program.mov(R4, R0)  # the word before the step
     program.mov(R8, R0)
     program.rsh(R8, 1)
     program.add(R8, 1)
@@ -163,7 +164,7 @@ def _step_gemodel(program: Program, losses: Losses) -> None:
 
 
 def _check_pattern(program: Program, losses: Losses) -> None:
-    """Set the cause if the pattern names the number in R8, by binary search."""
+    """Set the cause if the number in R8 is in the pattern, by binary search."""
     if losses.period:
         program.sub(R8, 1)
         program.mod(R8, losses.period)
@@ -185,14 +186,14 @@ def _check_pattern(program: Program, losses: Losses) -> None:
 
     search(losses.ranges)
     program.label("in the pattern")
-    # If both lose a frame, the model's cause is Gilbert-Elliott.
+    # If both lose a frame, the cause is Gilbert-Elliott, as in the model.
     program.jump_if(CAUSE, "!=", 0, "pattern asked")
     program.mov(CAUSE, _counter("loss_pattern"))
     program.label("pattern asked")
 
 
 def _check_flow(program: Program, losses: Losses) -> None:
-    """Set the cause if the flow's n-th frame is lost."""
+    """Set the cause if independent loss loses the flow's n-th frame."""
     key = flow_offset(losses.flows)
     entry = key - 2 * WORD
     _look_up_flow(program, key)
@@ -203,12 +204,12 @@ def _check_flow(program: Program, losses: Losses) -> None:
     program.add(R2, key)
     program.mov(R3, R10)
     program.add(R3, entry)
-    program.mov(R4, BPF_NOEXIST)  # another processor may have put it there meanwhile
+    program.mov(R4, BPF_NOEXIST)  # another processor may have added the flow meanwhile
     program.call(_MAP_UPDATE)
     _look_up_flow(program, key)
     program.jump_if(R0, "!=", 0, "flow known")
-    # The table is full. All such frames share one number: they are lost with the configured probability, but which frames
-    # are lost depends on other flows. They are counted.
+    # The table is full. The frames of all flows without an entry are numbered and counted together: they are lost with the
+    # configured probability, but which of them are lost depends on other flows.
     program.map_value(R0, "counters")
     program.mov(R1, 1)
     program.fetch_add(R0, _counter("untold"), R1)
@@ -232,7 +233,7 @@ def _check_flow(program: Program, losses: Losses) -> None:
 
 
 def _look_up_flow(program: Program, key: int) -> None:
-    """Load the address of the flow's entry into R0, or 0."""
+    """Load the address of the flow's entry into R0; 0 if it has none."""
     program.map(R1, "flows")
     program.mov(R2, R10)
     program.add(R2, key)
@@ -244,7 +245,7 @@ def _start_flow(program: Program, losses: Losses, entry: int) -> None:
     key = flow_offset(losses.flows)
     program.constant(R1, losses.key)
     program.load(R5, R10, key + WORD, 8)
-    program.and_(R5, 0xFFFF)  # the number of its key fields
+    program.and_(R5, 0xFFFF)  # number of key fields
     for word in range(losses.flow_words):
         if word >= 2:
             program.jump_if(R5, "<=", word - 2, "absorbed")

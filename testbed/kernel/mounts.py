@@ -1,4 +1,4 @@
-"""Mounts of files and directories over the machine's own, in a separate mount namespace."""
+"""Mounts of files and directories over those of the machine, in a separate mount namespace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from testbed.kernel import syscalls
 
 NO_MOUNT_POINT: Final = (
-    "the root directory here is no mount point (a plain chroot), and a program in a node needs mounts of its own: "
+    "the root directory here is not a mount point (a plain chroot), which programs in nodes require: "
     "'mount --bind DIR DIR' before 'chroot DIR' makes it one"
 )
 
@@ -21,8 +21,8 @@ def mount_lines() -> list[str]:
 
 
 def make_slave() -> None:
-    """Make a new mount namespace a slave of the machine's: its mounts stay private, outer unmounts propagate into it. Raises
-    OSError."""
+    """Make this mount namespace a slave of the machine's: its mounts are not visible outside, and unmounts outside take
+    effect in it. Raises OSError."""
     try:
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
     except OSError as error:
@@ -32,12 +32,13 @@ def make_slave() -> None:
 
 
 def bind(source: str, target: str) -> None:
+    """Bind `source`, with the mounts below it, over the existing `target`."""
     syscalls.mount(source, target, flags=syscalls.MS_BIND | syscalls.MS_REC)
 
 
 def bind_file(source: str, target: str) -> None:
-    """Bind `source` over `target`, which need not exist. Paths are strings: pathlib would cost memory in each node
-    process."""
+    """Bind the file `source` over `target`, which need not exist. Paths are strings, since pathlib would take memory in each
+    node process."""
     if not os.access(target, os.F_OK):
         make_writable(Path(target).parent)
         Path(target).touch()
@@ -45,7 +46,7 @@ def bind_file(source: str, target: str) -> None:
 
 
 def bind_directory(source: str, target: str) -> None:
-    """Bind `source` over `target`, which need not exist."""
+    """Bind the directory `source` over `target`, which need not exist."""
     if not os.path.isdir(target):
         make_writable(Path(target))
     bind(source, target)
@@ -62,14 +63,14 @@ def mount_directory(target: Path) -> None:
 def make_writable(directory: Path) -> None:
     """Make `directory` writable without changing the machine's directory.
 
-    A tmpfs is mounted over the nearest existing parent, and its entries are bound back. Raises PermissionError if that
-    is the root directory, which cannot be covered.
+    A tmpfs is mounted over its nearest existing ancestor, whose entries are bound into it. Raises PermissionError if that
+    ancestor is the root directory, over which nothing can be mounted.
     """
     existing = _nearest(directory)
     if existing == Path("/"):
         raise PermissionError(f"cannot add {directory} to the root directory")
     _overlay(existing)
-    mask = os.umask(0o022)  # programs of all users in the node may enter it
+    mask = os.umask(0o022)  # programs of any user in the node may enter it
     try:
         directory.mkdir(parents=True, exist_ok=True)
     finally:
@@ -77,14 +78,14 @@ def make_writable(directory: Path) -> None:
 
 
 def _nearest(directory: Path) -> Path:
-    """Return the directory itself or its nearest existing parent."""
+    """Return the directory, or its nearest existing ancestor."""
     while not directory.is_dir():
         directory = directory.parent
     return directory
 
 
 def _overlay(directory: Path, excluded: str = "") -> None:
-    """Mount a tmpfs over a directory and bind its former entries back, but for the one named `excluded`."""
+    """Mount a tmpfs over a directory, and bind the directory's entries into it, except the one named `excluded`."""
     handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         covered = Path(f"/proc/self/fd/{handle}")

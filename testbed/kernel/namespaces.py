@@ -1,7 +1,7 @@
-"""Network namespaces: created by system calls, named below /run/netns for ``ip netns``, or referred to by a descriptor only.
+"""Network namespaces: created by system calls, named below /run/netns for ``ip netns``, or referred to only by a descriptor.
 
-A namespace is marked with its owner at once: the alias of its loopback interface is set before the namespace gets a name. So
-a process that dies in between leaves nothing, or a namespace that can be traced to its owner.
+The owner's mark, the alias of the loopback interface, is set before the namespace gets a name. So a process that dies in
+between leaves either nothing or a namespace that can be traced to its owner.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 NAMES = Path("/run/netns")
 OWN_MOUNT = "netns-testbed"  # source of the testbed's tmpfs in /proc/self/mountinfo
 
-# The sticky bit has no other meaning for these files and directories; it marks those that testbed has created.
+# The sticky bit marks files and directories that testbed has created; it has no other effect on them.
 MARK = stat.S_ISVTX
 
 _THREAD_NAMESPACE = "/proc/thread-self/ns/net"
 
-# Only addresses of the plan: no router solicitations, no autoconfiguration, no link-local address. No reverse-path filter,
-# which a new namespace inherits from the machine, and which drops packets on asymmetric routes.
+# A node has only the addresses of its layout: no router solicitations, autoconfiguration or link-local address. The
+# reverse-path filter, which a new namespace inherits from the machine, would drop packets on asymmetric routes.
 NODE_SETTINGS: Mapping[str, str] = {
     "/proc/sys/net/ipv4/conf/all/rp_filter": "0",
     "/proc/sys/net/ipv4/conf/default/rp_filter": "0",
@@ -50,7 +50,7 @@ WIRE_SETTINGS: Mapping[str, str] = {
 
 @dataclass(slots=True)
 class OpenNamespace:
-    """An open namespace: its descriptor and a netlink socket that was opened inside."""
+    """An open namespace: its descriptor, and a netlink socket that was opened in it."""
 
     descriptor: int
     route: RouteSocket
@@ -62,7 +62,7 @@ class OpenNamespace:
 
 @contextmanager
 def restore_namespace() -> Iterator[None]:
-    """Return the calling thread to its original network namespace at the end."""
+    """Return the calling thread to its original network namespace at the end of the block."""
     original = os.open(_THREAD_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield
@@ -72,7 +72,7 @@ def restore_namespace() -> Iterator[None]:
 
 
 def enter(path: str) -> None:
-    """Move the calling thread into the network namespace at this path. OSError."""
+    """Move the calling thread into the network namespace at this path. Raises OSError."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         syscalls.setns(handle, syscalls.CLONE_NEWNET)
@@ -82,16 +82,17 @@ def enter(path: str) -> None:
 
 @contextmanager
 def inside(path: str) -> Iterator[None]:
-    """Run the body in the network namespace at this path. Raises OSError."""
+    """Run the block in the network namespace at this path. Raises OSError."""
     with restore_namespace():
         enter(path)
         yield
 
 
 def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
-    """Make a namespace and enter it (call within `restore_namespace`), write the settings, set loopback up with `alias`.
+    """Make a namespace, enter it, write the settings, and set the loopback interface up with this alias.
 
-    Settings that this kernel does not have (IPv6 compiled out, no bridge netfilter) are skipped.
+    Call it within `restore_namespace`. settings: path below /proc/sys -> value; those that this kernel does not have (IPv6
+    compiled out, no bridge netfilter) are skipped.
     """
     from testbed.kernel import netlink_messages  # imports pyroute2
     from testbed.kernel.netlink import RouteSocket
@@ -114,7 +115,7 @@ def make(alias: str, settings: Mapping[str, str]) -> OpenNamespace:
 def give_name(name: str) -> None:
     """Name the calling thread's namespace /run/netns/`name`. Raises FileExistsError if the name is in use.
 
-    A marked file without a mount is replaced: its creator was killed while creating or removing it.
+    A marked file without a mount is replaced: a process was killed while it made or removed that name.
     """
     path = NAMES / name
     if is_unfinished(name):
@@ -130,7 +131,7 @@ def give_name(name: str) -> None:
 
 def open_path(path: str) -> OpenNamespace:
     """Open a namespace by its path: /run/netns/NAME, or a descriptor of another process below /proc."""
-    from testbed.kernel.netlink import RouteSocket  # not needed to enter a namespace
+    from testbed.kernel.netlink import RouteSocket  # imported only if a socket is opened
 
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -143,7 +144,7 @@ def open_path(path: str) -> OpenNamespace:
 
 
 def alias_of(path: str) -> str:
-    """Return the alias of the loopback interface of the namespace at `path`; empty if there is none."""
+    """Return the alias of the loopback interface of the namespace at `path`; empty without an alias or a namespace."""
     if not is_namespace(path):
         return ""
     from testbed.kernel import rtnl_dump
@@ -157,7 +158,7 @@ def alias_of(path: str) -> str:
 
 
 def is_namespace(path: str) -> bool:
-    """Whether a namespace is mounted at `path`, not only a file made for one."""
+    """Whether a namespace is mounted at `path`, not only a file made for it."""
     try:
         return os.stat(path).st_dev == os.stat(_THREAD_NAMESPACE).st_dev
     except OSError:
@@ -191,12 +192,12 @@ def names() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """The used fields of a line of /proc/self/mountinfo."""
+    """A line of /proc/self/mountinfo. shared: whether mounts below it propagate to its peers. mount_id: the kernel's."""
 
     target: str
     source: str
     shared: bool
-    number: int
+    mount_id: int
 
 
 def mounts() -> list[Mount]:
@@ -214,42 +215,44 @@ def mounts() -> list[Mount]:
 def _mount_of_names() -> Mount:
     """Return the mount that contains /run/netns.
 
-    The kernel reports its number: a mount with a longer target may be hidden below another, such as a new /run. In a
-    chroot the mount may be missing in the list; then only its number is known.
+    It is identified by its id, since the mount with the longest matching target may be hidden below another one, such as a
+    new /run. In a chroot, the mount may be missing in the list; then only its id is known.
     """
     handle = os.open(NAMES, os.O_PATH | os.O_CLOEXEC)
     try:
         info = dict(line.split(":\t") for line in Path(f"/proc/self/fdinfo/{handle}").read_text().splitlines())
     finally:
         os.close(handle)
-    number = int(info["mnt_id"])
-    return next((mount for mount in mounts() if mount.number == number), Mount("", "", shared=False, number=number))
+    mount_id = int(info["mnt_id"])
+    unlisted = Mount("", "", shared=False, mount_id=mount_id)
+    return next((mount for mount in mounts() if mount.mount_id == mount_id), unlisted)
 
 
 def names_ready() -> bool:
-    """Whether /run/netns exists and propagates: removed names disappear in mount namespaces that copied it."""
+    """Whether /run/netns exists and is a shared mount, so that removed names disappear in mount namespaces that have a
+    copy, or has names of another program."""
     try:
         mount = _mount_of_names()
         return mount.shared or (mount.source != OWN_MOUNT and bool(names()))
-    except FileNotFoundError:  # it does not exist, or another process has just removed it
+    except FileNotFoundError:  # never made, or just removed by another process
         return False
 
 
 def make_names_ready() -> None:
-    """Make /run/netns a shared mount as ``ip netns`` does, unless it is one already."""
+    """Make /run/netns a shared mount as ``ip netns`` does, unless it is one already or has names of another program."""
     make_directory(NAMES, MARK | 0o755)
     mount = _mount_of_names()
     if mount.shared:
         return
     if mount.source != OWN_MOUNT or mount.target != str(NAMES):
-        if names():  # of another program, without propagation: must not be covered
+        if names():  # of another program, which a mount would hide
             return
         syscalls.mount(OWN_MOUNT, str(NAMES), "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
     syscalls.mount("", str(NAMES), flags=syscalls.MS_SHARED)
 
 
 def drop_empty_names() -> None:
-    """Undo `make_names_ready` if there are no names; does not remove mounts or directories of other programs."""
+    """Undo `make_names_ready` if there are no names. Mounts and directories of other programs stay."""
     if not NAMES.is_dir() or names():
         return
     mount = _mount_of_names()

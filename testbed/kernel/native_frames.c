@@ -1,8 +1,8 @@
-/* Frames in and out of packet sockets, native: the compiled build's FrameCalls and Arena.
+/* Reception and transmission of frames by packet sockets in C: FrameCalls and Arena of the compiled build.
 
-   `testbed/kernel/interpreted_frames.py` has the same two classes in Python, with their documentation; tests hold both
-   against each other. Python's socket costs an exception for each look at an empty socket, and a system call for each
-   frame; recvmmsg and sendmmsg by ctypes cost more than the kernel's own work for a short batch.
+   `testbed/kernel/interpreted_frames.py` has these two classes in Python, with their documentation; tests compare both.
+   Python's socket raises an exception for each read of an empty socket, and takes a system call for each frame; for a
+   short batch, recvmmsg and sendmmsg by ctypes take longer than the kernel's work.
 
    Only the stable ABI of Python 3.11 is used. */
 
@@ -19,15 +19,15 @@
 
 enum {
     BURST = 16,                 /* frames that FrameCalls reads ahead */
-    BATCH = 64,                 /* frames of an Arena */
-    FRONT = 10,                 /* struct virtio_net_hdr, in front of each frame of an Arena */
-    SLOT = FRONT + 65535 + 22,  /* and the largest frame, with two VLAN tags */
-    SHORTEST = FRONT + 14,
+    BATCH = 64,                 /* maximum frames per call of an Arena */
+    FRONT = 10,                 /* struct virtio_net_hdr, before each frame of an Arena */
+    SLOT = FRONT + 65535 + 22,  /* header and the largest frame, with two VLAN tags */
+    MIN_LENGTH = FRONT + 14,    /* header and Ethernet header */
     UNUSUAL = TP_STATUS_VLAN_VALID | TP_STATUS_CSUMNOTREADY,
-    ATTEMPTS = 20
+    MAX_ATTEMPTS = 20
 };
 
-static const int64_t SECOND = 1000000000, MAX_GAP = 2000;
+static const int64_t SECOND = 1000000000, MAX_GAP = 2000;  /* ns */
 
 static int is_down(int reason) { return reason == ENETDOWN || reason == ENXIO || reason == ENODEV; }
 
@@ -36,11 +36,11 @@ static int is_down(int reason) { return reason == ENETDOWN || reason == ENXIO ||
 typedef struct {
     PyObject_HEAD
     PyObject *opened;  /* the socket, a Python object */
-    int descriptor;    /* its own; -1: it is closed */
+    int descriptor;    /* of the socket; -1: closed */
     Py_ssize_t longest;
-    int next, count;  /* of the frames that were read ahead */
-    int is_busy;      /* the last look found a frame: more may wait */
-    char *frames;     /* BURST of `longest` bytes */
+    int next, count;  /* index of the next frame that was read ahead, and number of these frames */
+    int is_busy;      /* the last read returned a frame, so more may be pending */
+    char *frames;     /* BURST buffers of `longest` bytes */
     struct iovec vectors[BURST];
     struct mmsghdr messages[BURST];
 } FrameCalls;
@@ -53,7 +53,7 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
     if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "On", names, &opened, &longest))
         return NULL;
     if (longest < 1) {
-        PyErr_Format(PyExc_ValueError, "a frame has 1 byte or more, not %zd", longest);
+        PyErr_Format(PyExc_ValueError, "longest must be 1 byte or more, got %zd", longest);
         return NULL;
     }
     int descriptor = PyObject_AsFileDescriptor(opened);
@@ -67,7 +67,7 @@ static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *ke
     self->opened = opened;
     self->descriptor = descriptor;
     self->longest = longest;
-    self->frames = PyMem_Malloc((size_t)longest * BURST);  /* the machine gives memory to the pages in use alone */
+    self->frames = PyMem_Malloc((size_t)longest * BURST);  /* only used pages take memory */
     if (self->frames == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
@@ -92,21 +92,21 @@ static PyObject *calls_receive(PyObject *object, PyObject *Py_UNUSED(ignored))
 {
     FrameCalls *self = (FrameCalls *)object;
     while (self->next == self->count) {
-        /* The first frame after none is mostly alone: recv costs less than recvmmsg. Neither waits, so that the lock of the
-           interpreter is kept. */
-        ssize_t found;
+        /* The first frame after a pause is mostly alone, and recv takes less time than recvmmsg. Neither call blocks,
+           so the GIL is kept. */
+        ssize_t result;  /* bytes of recv, or frames of recvmmsg */
         if (self->is_busy) {
-            found = recvmmsg(self->descriptor, self->messages, BURST, MSG_DONTWAIT, NULL);
+            result = recvmmsg(self->descriptor, self->messages, BURST, MSG_DONTWAIT, NULL);
         } else {
-            found = recv(self->descriptor, self->frames, (size_t)self->longest, MSG_DONTWAIT);
-            if (found >= 0) {
+            result = recv(self->descriptor, self->frames, (size_t)self->longest, MSG_DONTWAIT);
+            if (result >= 0) {
                 self->is_busy = 1;
-                return PyBytes_FromStringAndSize(self->frames, found);
+                return PyBytes_FromStringAndSize(self->frames, result);
             }
         }
-        if (found >= 0) {
+        if (result >= 0) {
             self->next = 0;
-            self->count = (int)found;
+            self->count = (int)result;
             continue;
         }
         self->is_busy = 0;
@@ -117,8 +117,8 @@ static PyObject *calls_receive(PyObject *object, PyObject *Py_UNUSED(ignored))
         if (PyErr_CheckSignals())
             return NULL;
     }
-    int place = self->next++;
-    return PyBytes_FromStringAndSize(self->vectors[place].iov_base, (Py_ssize_t)self->messages[place].msg_len);
+    int index = self->next++;
+    return PyBytes_FromStringAndSize(self->vectors[index].iov_base, (Py_ssize_t)self->messages[index].msg_len);
 }
 
 static PyObject *calls_send(PyObject *object, PyObject *frame)
@@ -183,9 +183,9 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    char *frames;  /* BATCH slots; memory for the pages in use alone */
+    char *frames;  /* BATCH slots; only used pages take memory */
     Control controls[BATCH];
-    struct iovec vectors[2 * BATCH];  /* receiving: one of a frame; sending: its header and itself */
+    struct iovec vectors[2 * BATCH];  /* to receive: one for each frame; to send: one for its header, one for itself */
     struct mmsghdr messages[BATCH];
 } Arena;
 
@@ -224,46 +224,47 @@ static int64_t nanoseconds(clockid_t clock)
     return time.tv_sec * SECOND + time.tv_nsec;
 }
 
-/* The monotonic time, and by how much the wall clock is ahead of it: as `interpreted_frames._clocks`. */
-static int64_t clocks(int64_t *behind)
+/* Return the monotonic time, and how far the wall clock is ahead of it, as `interpreted_frames._clocks` does. */
+static int64_t clocks(int64_t *clock_offset)
 {
     int64_t before = nanoseconds(CLOCK_MONOTONIC), wall = 0, after = before;
-    for (int i = 0; i < ATTEMPTS; i++) {
+    for (int i = 0; i < MAX_ATTEMPTS; i++) {
         wall = nanoseconds(CLOCK_REALTIME);
         after = nanoseconds(CLOCK_MONOTONIC);
         if (after - before <= MAX_GAP)
             break;
         before = after;
     }
-    *behind = wall - before;
+    *clock_offset = wall - before;
     return after;
 }
 
-/* The kernel's stamp (wall clock) and what it says of a frame. */
+/* Read a frame's timestamp (wall clock) and auxiliary data. */
 static void read_control(struct msghdr *header, int64_t *stamp, struct tpacket_auxdata *auxiliary)
 {
     *stamp = 0;
     memset(auxiliary, 0, sizeof *auxiliary);
-    for (struct cmsghdr *one = CMSG_FIRSTHDR(header); one != NULL; one = CMSG_NXTHDR(header, one)) {
-        if (one->cmsg_level == SOL_SOCKET && one->cmsg_type == SCM_TIMESTAMPNS) {
+    for (struct cmsghdr *control = CMSG_FIRSTHDR(header); control != NULL; control = CMSG_NXTHDR(header, control)) {
+        if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SCM_TIMESTAMPNS) {
             struct timespec time;
-            memcpy(&time, CMSG_DATA(one), sizeof time);
+            memcpy(&time, CMSG_DATA(control), sizeof time);
             *stamp = time.tv_sec * SECOND + time.tv_nsec;
-        } else if (one->cmsg_level == SOL_PACKET && one->cmsg_type == PACKET_AUXDATA) {
-            memcpy(auxiliary, CMSG_DATA(one), sizeof *auxiliary);
+        } else if (control->cmsg_level == SOL_PACKET && control->cmsg_type == PACKET_AUXDATA) {
+            memcpy(auxiliary, CMSG_DATA(control), sizeof *auxiliary);
         }
     }
 }
 
-/* Call unusual(header, frame, length, status, tci, tpid); `frame` is a view that ends with the call. */
-static PyObject *ask_unusual(PyObject *unusual, const char *slot, Py_ssize_t length, const struct tpacket_auxdata *auxiliary)
+/* Call convert(header, frame, length, status, tci, tpid), a FrameConverter; `frame` is a view, valid during the call. */
+static PyObject *call_converter(
+    PyObject *convert, const char *slot, Py_ssize_t length, const struct tpacket_auxdata *auxiliary)
 {
-    Py_ssize_t here = length < SLOT ? length : SLOT;
-    PyObject *view = PyMemoryView_FromMemory((char *)slot + FRONT, here - FRONT, PyBUF_READ);
+    Py_ssize_t captured = length < SLOT ? length : SLOT;
+    PyObject *view = PyMemoryView_FromMemory((char *)slot + FRONT, captured - FRONT, PyBUF_READ);
     if (view == NULL)
         return NULL;
     PyObject *frame = PyObject_CallFunction(
-        unusual, "y#OnIII", slot, (Py_ssize_t)FRONT, view, length - FRONT, (unsigned)auxiliary->tp_status,
+        convert, "y#OnIII", slot, (Py_ssize_t)FRONT, view, length - FRONT, (unsigned)auxiliary->tp_status,
         (unsigned)auxiliary->tp_vlan_tci, (unsigned)auxiliary->tp_vlan_tpid);
     if (frame != NULL) {
         PyObject *released = PyObject_CallMethod(view, "release", NULL);  /* BufferError if it is still in use */
@@ -278,25 +279,25 @@ static PyObject *ask_unusual(PyObject *unusual, const char *slot, Py_ssize_t len
 static PyObject *arena_receive(PyObject *object, PyObject *arguments)
 {
     Arena *self = (Arena *)object;
-    int descriptor, most;
+    int descriptor, max_frames;
     long long earliest;
     Py_ssize_t longest;
-    PyObject *unusual;
-    if (!PyArg_ParseTuple(arguments, "iiLnO", &descriptor, &most, &earliest, &longest, &unusual))
+    PyObject *convert;
+    if (!PyArg_ParseTuple(arguments, "iiLnO", &descriptor, &max_frames, &earliest, &longest, &convert))
         return NULL;
-    if (most < 1 || most > BATCH) {
-        PyErr_Format(PyExc_ValueError, "a batch has 1 to %d frames, not %d", BATCH, most);
+    if (max_frames < 1 || max_frames > BATCH) {
+        PyErr_Format(PyExc_ValueError, "max_frames must be 1 to %d, got %d", BATCH, max_frames);
         return NULL;
     }
-    for (int i = 0; i < most; i++) {
+    for (int i = 0; i < max_frames; i++) {
         self->vectors[i] = (struct iovec){self->frames + (size_t)i * SLOT, SLOT};
         self->messages[i].msg_hdr = (struct msghdr){
             .msg_iov = &self->vectors[i], .msg_iovlen = 1,
             .msg_control = &self->controls[i], .msg_controllen = sizeof(Control),
         };
     }
-    /* It does not wait: the lock of the interpreter is kept. */
-    int count = recvmmsg(descriptor, self->messages, (unsigned)most, MSG_DONTWAIT | MSG_TRUNC, NULL);
+    /* The call does not block, so the GIL is kept. */
+    int count = recvmmsg(descriptor, self->messages, (unsigned)max_frames, MSG_DONTWAIT | MSG_TRUNC, NULL);
     if (count < 0) {
         if (errno != EAGAIN && errno != EINTR && !is_down(errno))
             return PyErr_SetFromErrno(PyExc_OSError);
@@ -305,31 +306,31 @@ static PyObject *arena_receive(PyObject *object, PyObject *arguments)
     PyObject *received = PyList_New(0);
     if (received == NULL)
         return NULL;
-    int64_t behind = 0, now = count ? clocks(&behind) : 0;
+    int64_t clock_offset = 0, now = count ? clocks(&clock_offset) : 0;
     for (int i = 0; i < count; i++) {
         const char *slot = self->frames + (size_t)i * SLOT;
         Py_ssize_t length = self->messages[i].msg_len;
         int64_t stamp;
         struct tpacket_auxdata auxiliary;
         read_control(&self->messages[i].msg_hdr, &stamp, &auxiliary);
-        stamp -= behind;
+        stamp -= clock_offset;
         if (stamp > now)
             stamp = now;
         if (stamp < earliest)
             stamp = earliest;
         earliest = stamp;
-        if (length < SHORTEST)
+        if (length < MIN_LENGTH)
             continue;
         PyObject *frame = length - FRONT <= longest && !(auxiliary.tp_status & UNUSUAL)
                               ? PyBytes_FromStringAndSize(slot + FRONT, length - FRONT)
-                              : ask_unusual(unusual, slot, length, &auxiliary);
+                              : call_converter(convert, slot, length, &auxiliary);
         if (frame == NULL)
             goto failed;
         if (frame == Py_None) {
             Py_DECREF(frame);
             continue;
         }
-        PyObject *entry = Py_BuildValue("(LN)", (long long)stamp, frame);  /* takes the frame, also when it fails */
+        PyObject *entry = Py_BuildValue("(LN)", (long long)stamp, frame);  /* takes the frame's reference in any case */
         if (entry == NULL)
             goto failed;
         int appended = PyList_Append(received, entry);
@@ -337,7 +338,7 @@ static PyObject *arena_receive(PyObject *object, PyObject *arguments)
         if (appended)
             goto failed;
     }
-    return Py_BuildValue("(iLN)", count, (long long)behind, received);
+    return Py_BuildValue("(iLN)", count, (long long)clock_offset, received);
 failed:
     Py_DECREF(received);
     return NULL;
@@ -353,7 +354,10 @@ static PyObject *arena_send(PyObject *object, PyObject *arguments)
         return NULL;
     Py_ssize_t count = PyList_Size(frames);
     if (count > BATCH || (PyList_Size(headers) != 0 && PyList_Size(headers) != count)) {
-        PyErr_Format(PyExc_ValueError, "a batch has at most %d frames, and as many headers or none", BATCH);
+        PyErr_Format(
+            PyExc_ValueError,
+            "a batch has at most %d frames, and no headers or as many as frames, got %zd frames and %zd headers",
+            BATCH, count, PyList_Size(headers));
         return NULL;
     }
     struct sockaddr_ll destination = {.sll_family = AF_PACKET, .sll_ifindex = index};
@@ -371,12 +375,12 @@ static PyObject *arena_send(PyObject *object, PyObject *arguments)
             .msg_name = &destination, .msg_namelen = sizeof destination, .msg_iov = vector, .msg_iovlen = 2,
         };
     }
-    /* It does not wait: the lock of the interpreter is kept, and with it the frames stay. */
+    /* The call does not block, so the GIL is kept, and with it the frames stay valid. */
     int sent = 0, reason = 0;
     while (sent < count) {
-        int taken = sendmmsg(descriptor, self->messages + sent, (unsigned)(count - sent), MSG_DONTWAIT);
-        if (taken > 0) {
-            sent += taken;
+        int accepted = sendmmsg(descriptor, self->messages + sent, (unsigned)(count - sent), MSG_DONTWAIT);
+        if (accepted > 0) {
+            sent += accepted;
         } else if (errno != EINTR) {
             reason = errno;
             break;

@@ -1,12 +1,12 @@
 """netem: conversion of an impairment to the kernel's options, the request that sets them, and the options in a dump.
 
-`options_of` converts an impairment to `Options`, which correspond to the options of sch_netem; `request` encodes them and
-`decode` reads them from a dump, so that both can be compared. How exactly netem implements each impairment is listed in
+`options_of` converts an impairment to `Options`, which correspond to the options of sch_netem. `request` encodes them, and
+`decode` reads them from a dump, so that they can be compared. How exactly netem implements each impairment is listed in
 `datapaths`; this module only rejects impairments that netem has no option for.
 
-Units are those of include/uapi/linux/pkt_sched.h: probabilities are shares of 2^32 - 1, times nanoseconds in 64 bits,
-rates bytes/s in 64 bits, distributions up to 16,384 numbers of 16 bits in units of 1/8192 of the jitter. A request always
-has every option that can be changed: the kernel keeps those that are left out.
+Units are those of include/uapi/linux/pkt_sched.h: probabilities are multiples of 1/(2^32 - 1), times are nanoseconds in 64
+bits, rates are bytes/s in 64 bits, and distributions have up to 16,384 numbers of 16 bits in units of 1/8192 of the jitter.
+A request always has every option that can be changed, since the kernel keeps the values of omitted options.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from testbed.spec.layout import Impairment
 
 KIND: Final = "netem"
 HANDLE: Final = 0x0001_0000
-"""A fixed handle, with which a request changes the discipline in place."""
+"""A fixed handle, so that a request changes the qdisc in place."""
 
 MAX_TABLE_ENTRIES: Final = 16_384
-"""NETEM_DIST_MAX."""
+"""Maximum number of entries of a distribution (NETEM_DIST_MAX)."""
 
 MAX_JITTER: Final = 2**31 - 1
-"""Nanoseconds. The kernel silently limits a longer jitter to this value."""
+"""Maximum jitter in nanoseconds. The kernel silently reduces a longer jitter to this value."""
 
 MAX_FRAME_RATE: Final = 148_809_524
-"""Frames per second of 100 Gbit/s Ethernet with its smallest frames (84 bytes of the wire): more than one queue of the
-kernel forwards, so that a limit computed from it never drops anything."""
+"""Frames per second of 100 Gbit/s Ethernet with its smallest frames (84 bytes on the wire). One queue of the kernel forwards
+fewer, so that a limit computed from this rate never drops a frame."""
 
 # From -1 to 1 in steps of 1/8192, the unit of a table, without the 0 in the middle.
 _UNIFORM: Final = (*range(-MAX_TABLE_ENTRIES // 2, 0), *range(1, MAX_TABLE_ENTRIES // 2 + 1))
@@ -44,7 +44,7 @@ _UNIFORM: Final = (*range(-MAX_TABLE_ENTRIES // 2, 0), *range(1, MAX_TABLE_ENTRI
 _PROBABILITY_1: Final = 0xFFFF_FFFF
 _MAX_LIMIT: Final = 2**31 - 1
 _TICK: Final = 6
-"""PSCHED_SHIFT: the old 32-bit fields count in 64 ns."""
+"""PSCHED_SHIFT: the older 32-bit fields are in units of 64 ns."""
 
 (
     TCA_NETEM_CORR, TCA_NETEM_DELAY_DIST, TCA_NETEM_REORDER, TCA_NETEM_CORRUPT, TCA_NETEM_LOSS, TCA_NETEM_RATE,
@@ -63,11 +63,12 @@ _U64 = struct.Struct("=Q")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options that netem takes or reports, in its own units.
+    """Options that netem takes or reports, in netem's units.
 
-    latency and jitter: ns. limit: frames, queued and in flight. loss, duplicate, reorder, corrupt: shares of
-    2^32 - 1. rate: bytes/s, 0 for none. gemodel: p, r, h, 1-k. seed: None where the kernel reports none. table: table of the
-    jitter's distribution. sizes: bytes that frames count at the rate. The kernel reports neither table nor sizes.
+    latency, jitter: ns. limit: frames, queued and in flight. loss, duplicate, reorder, corrupt: multiples of 1/(2^32 -
+    1). gap: 1 with reordering, else 0. rate: bytes/s; 0: none. packet_overhead, cell_size, cell_overhead: bytes.
+    gemodel: p, r, h and 1-k; empty: none. seed: None if the kernel does not report one. table: table of the jitter's
+    distribution. sizes: the size table. The kernel reports neither table nor sizes.
     """
 
     latency: int = 0
@@ -89,12 +90,12 @@ class Options:
 
     @property
     def reportable(self) -> Options:
-        """Return the part that the kernel reports."""
+        """The options without those that the kernel does not report."""
         return replace(self, table=(), sizes=None)
 
 
 def share(probability: float) -> int:
-    """Convert a probability to netem's units: the nearest, but 0 only for 0 and 2^32 - 1 only for 1."""
+    """Convert a probability to the nearest value in netem's units. Only 0 becomes 0, and only 1 becomes 2^32 - 1."""
     if not 0.0 <= probability <= 1.0:
         raise ValueError(f"probability must be 0 to 1, got {probability}")
     if probability in (0.0, 1.0):
@@ -103,11 +104,11 @@ def share(probability: float) -> int:
 
 
 def limit_of(impairment: Impairment, mtu: int) -> int:
-    """Return netem's limit of frames, queued and in flight together, so that it drops the same frames as the wire's queue.
+    """Return netem's limit on the number of frames, queued and in flight together, that corresponds to the wire's queue.
 
-    Without a rate no frame waits and none may be dropped: all frames that the fastest wire could send during the delay. With
-    a rate: the queue, the frame being sent, and the frames in flight. A queue in bytes (also `default_queue`) and the frames
-    in flight are counted in frames that fill the MTU.
+    Without a rate, no frame waits and none may be dropped: the limit is the number of frames that the fastest wire
+    could send during the delay. With a rate, it is the sum of the queue, the frame being sent and the frames in flight,
+    where a queue in bytes (also `default_queue`) and the frames in flight are counted in frames that fill the MTU.
     """
     spread = impairment.delay + impairment.jitter
     if not impairment.rate:
@@ -121,30 +122,28 @@ def limit_of(impairment: Impairment, mtu: int) -> int:
 
 
 def rate_of(rate: int) -> int:
-    """Convert a rate in bit/s to the kernel's bytes/s: the nearest, but never 0, which would be no limit."""
+    """Convert a rate in bit/s to the nearest rate in bytes/s, at least 1. 0, no limit, stays 0."""
     return max(round(rate / 8), 1) if rate else 0
 
 
 def distribution_table(distribution: str, source: str = "", text: str = "") -> tuple[int, ...]:
-    """Return the table from which netem draws jitter: that of the wire model, in netem's own format.
+    """Return the table from which netem draws jitter: the wire model's, which has netem's format.
 
-    "uniform" has a table too, as fine as the kernel takes it: a discipline's table can be replaced but not removed, so that
-    the kernel's own uniform distribution could not be restored. text: text of a table's file, read from source. Raises
+    "uniform" has a table, too, of the maximum size: a qdisc's table can be replaced but not removed, so the kernel's own
+    uniform distribution could not be restored. source: path of the table's file, if any. text: its text. Raises
     BrokenFileError, and UnsupportedError for a table that is too long.
     """
     table = table_of(distribution, source, text)
     if len(table) > MAX_TABLE_ENTRIES:
-        raise UnsupportedError(
-            f"{source} has {len(table):,} entries; netem takes tables of {MAX_TABLE_ENTRIES:,} at most"
-        )
+        raise UnsupportedError(f"{source} has {len(table):,} entries, and netem takes at most {MAX_TABLE_ENTRIES:,}")
     return table or _UNIFORM
 
 
 def options_of(impairment: Impairment, *, mtu: int, seed: int | None = None, table: str = "") -> Options:
     """Convert an impairment to netem's options.
 
-    mtu: MTU of the interface. seed: 64 bits; without one the kernel draws one. table: the text of the jitter's file. Raises
-    UnsupportedError for impairments that netem has no option for, BrokenFileError for a broken table.
+    mtu: MTU of the interface. seed: 64 bits; None: the kernel draws one. table: text of `jitter_file`, if there is one.
+    Raises UnsupportedError for impairments that netem has no option for, BrokenFileError for an invalid table.
     """
     if reasons := unsupported(impairment):
         raise UnsupportedError("netem cannot do this: " + "; ".join(reasons))
@@ -178,7 +177,7 @@ def unsupported(impairment: Impairment) -> list[str]:
     """List the impairments that netem has no option for, one phrase each."""
     phrases = {
         "it has no fault rules": bool(impairment.rules),
-        "it loses by chance only, not by a pattern": bool(impairment.loss_pattern),
+        "it loses frames at random only, not by a pattern": bool(impairment.loss_pattern),
         "its rate is a number, not a trace": bool(impairment.rate_trace),
         "its jitter is drawn, not read from a trace": impairment.distribution == "trace",
         "it flips one bit of a corrupted frame, not several": impairment.corrupt_bits > 1,
@@ -189,7 +188,7 @@ def unsupported(impairment: Impairment) -> list[str]:
 
 
 def request(index: int, options: Options) -> bytes:
-    """Encode the request that sets an interface's netem options; a netem with our handle is changed in place, and keeps its
+    """Encode the request that sets an interface's netem options. A netem with this handle is changed in place and keeps its
     queue."""
     return qdiscs.request(index, KIND, HANDLE, _encode(options), sizes=options.sizes)
 

@@ -1,7 +1,7 @@
 """Route-netlink socket of one network namespace: many requests in one system call, few acknowledgements.
 
-pyroute2's sockets need a process to be opened in another namespace, and a round trip per request. This socket is opened by a
-thread in the namespace, and sends a batch at once. `netlink_messages` encodes the requests.
+pyroute2 needs a process to open a socket in another namespace, and waits for each reply. This socket is opened by a
+thread in the namespace, and sends requests in batches. `netlink_messages` encodes the requests.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ TCA_STATS_BASIC, TCA_STATS_QUEUE, TCA_STATS_PKT64 = 1, 3, 8
 TCA_MIRRED_PARMS = 2
 ETH_P_ALL = socket.htons(0x0003)
 # Priorities of the filters on one hook: loss classifiers before redirections to a stage, and those before redirections that
-# join two cables. Diversions to the relay come before all (`diversion.PRIORITY`, 1). At the egress side, what redirects to a
-# patch has priorities of its own, since a dump of one side has u32's filters of both: exceptions, then all other frames.
+# join two cables. Diversions to the relay come first (`diversion.PRIORITY`, 1). Filters on the egress side, which redirect
+# frames to a patch, have other priorities, since a dump of one side contains the u32 filters of both: first the exceptions,
+# then the filter for all other frames.
 LOSS_PRIORITY, STAGE_PRIORITY, JOIN_PRIORITY, EXCEPTION_PRIORITY, PATCH_PRIORITY = 2, 3, 4, 5, 6
 TC_MESSAGE = struct.Struct("=BxxxiIII")  # struct tcmsg: family, index, handle, parent, info
 MIRRED = struct.Struct("=IIiiiiI")  # struct tc_mirred: index, capab, action, refcnt, bindcnt, eaction, ifindex
@@ -44,14 +45,15 @@ _ATTRIBUTE = struct.Struct("=HH")
 _FLAGS = struct.Struct("=H")  # at offset 6 of a message
 _SEQUENCE = struct.Struct("=I")  # at offset 8
 
-# The kernel takes a message of up to SO_SNDBUF; half of Linux's default (208 KiB, counted with overhead) is always safe.
+# The kernel accepts up to SO_SNDBUF, by default 208 KiB including its overhead: less than half of that always fits.
 BATCH_BYTES = 64 * 1024
 _RECEIVE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A request of a batch that the kernel rejected. position: its index. reason: errno's text and the kernel's message."""
+    """A request of a batch that the kernel rejected. position: index of the request. errno: its error number. reason:
+    text of the error, and the kernel's message."""
 
     position: int
     errno: int
@@ -70,7 +72,7 @@ class RouteSocket:
     """A netlink socket, bound to the network namespace in which it was opened."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """descriptor: the descriptor of a socket that another process opened in its namespace; this object owns it."""
+        """descriptor: of a netlink socket that another process has opened; this object owns it. None: open one here."""
         if descriptor is not None:
             self._socket = socket.socket(fileno=descriptor)
             return
@@ -87,9 +89,10 @@ class RouteSocket:
         return self._socket.fileno()
 
     def execute(self, requests: Sequence[bytes], description: str = "netlink") -> None:
-        """Send the requests in as few system calls as possible; wait until the kernel has executed the last.
+        """Send requests in as few system calls as possible, and wait until the kernel has executed the last one.
 
-        The kernel continues after a rejected request. RequestError lists all rejected requests.
+        description: for the announcements of changes. The kernel continues after a rejected request. Raises RequestError
+        with all rejected requests.
         """
         refusals: list[Refusal] = []
         first = 0
@@ -134,7 +137,8 @@ class RouteSocket:
         raise OSError(errno.EBADMSG, "netlink: an empty reply")
 
     def dump(self, table: int, fields: bytes) -> list[memoryview]:
-        """Request a table (RTM_GET*); return the bodies (after the netlink header) of all its entries."""
+        """Request a table; return the bodies of all its entries, without netlink headers. table: RTM_GET*. fields: the
+        body of the request. Raises RequestError."""
         request = message(table, NLM_F_REQUEST | NLM_F_DUMP, fields, sequence=1)
         while True:
             self._socket.send(request)
@@ -162,7 +166,7 @@ def message(kind: int, flags: int, body: bytes, sequence: int = 0) -> bytes:
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """Encode an attribute, padded to words."""
+    """Encode an attribute, padded to a multiple of 4 bytes."""
     return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + bytes(-len(value) % 4)
 
 
@@ -178,16 +182,16 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, memoryview]]:
 
 
 def attributes(view: memoryview) -> dict[int, memoryview]:
-    """Return the attributes (type without its flag bits -> payload) of a netlink message's tail."""
-    found = {}
+    """Return the attributes at the end of a netlink message: type, without its flag bits, -> payload."""
+    payloads = {}
     unpack, offset, last = _ATTRIBUTE.unpack_from, 0, len(view) - _ATTRIBUTE.size
     while offset <= last:
         length, kind = unpack(view, offset)
         if length < 4:
             raise OSError(errno.EBADMSG, "netlink: an attribute shorter than its header")
-        found[kind & 0x3FFF] = view[offset + 4 : offset + length]
+        payloads[kind & 0x3FFF] = view[offset + 4 : offset + length]
         offset += (length + 3) & ~3
-    return found
+    return payloads
 
 
 def nested(view: memoryview, *path: int) -> memoryview | None:
@@ -206,7 +210,7 @@ def text(value: memoryview) -> str:
 
 
 class Filter(NamedTuple):
-    """A filter of an interface's hook. options: attributes of its kind, by type."""
+    """A filter on an interface's hook. options: the attributes of TCA_OPTIONS, by type."""
 
     priority: int
     kind: str
@@ -214,7 +218,7 @@ class Filter(NamedTuple):
 
 
 def filters(route: RouteSocket, index: int, side: int) -> list[Filter]:
-    """Read the filters on a side of an interface's hook (TC_H_CLSACT_*)."""
+    """Read the filters on one side of an interface's hook. side: TC_H_CLSACT_INGRESS or TC_H_CLSACT_EGRESS."""
     hook_filters = []
     for entry in route.dump(RTM_GETTFILTER, TC_MESSAGE.pack(0, index, 0, side, 0)):
         *_, info = TC_MESSAGE.unpack_from(entry)
@@ -225,7 +229,8 @@ def filters(route: RouteSocket, index: int, side: int) -> list[Filter]:
 
 
 def redirected_to(actions: memoryview) -> int | None:
-    """Return the interface to which a filter's first action redirects: 0 if it was removed, None for another action."""
+    """Return the index of the interface to which a filter's first action redirects; 0 if that was removed, None for another
+    action."""
     parameters = nested(actions, 1, TCA_OPTIONS, TCA_MIRRED_PARMS)
     return None if parameters is None else int(MIRRED.unpack_from(parameters)[6])
 

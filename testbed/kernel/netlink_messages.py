@@ -1,7 +1,7 @@
-"""Route-netlink requests, each a function that returns the encoded message.
+"""Route-netlink requests: functions that return encoded messages.
 
-Indexes are interface indexes; the index of a new interface is chosen by the caller, so that it need not be read back.
-Network namespaces are passed as open file descriptors. Constants have the names of the kernel's headers.
+Indexes are interface indexes. The caller chooses the index of a new interface, so that it need not be read back. Network
+namespaces are passed as open file descriptors. Constants have the names of the kernel's headers.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ TCA_U32_SEL, TCA_U32_ACT, TCA_U32_INDEV = 5, 7, 8
 _SELECTOR: Final = struct.Struct("=BBBxHHhhI")  # struct tc_u32_sel: flags, offset's shift, number of keys, ...
 _KEY: Final = struct.Struct(">II8x")  # struct tc_u32_key: mask, value; at offset 0
 _NEVER: Final = (_KEY.pack(1, 0), _KEY.pack(1, 1))
-"""Keys of u32 that match no frame: the last bit of the first 32 is to be 0 and 1."""
+"""Keys of u32 that match no frame: they require a bit of the first 32 to be both 0 and 1."""
 
 _CLSACT = attribute(TCA_KIND, b"clsact\0")
 
-# Handles of u32 filters in table 0x800, the first that the kernel makes for the filters of a clsact qdisc: a filter that
-# matches nothing, and a redirection, which is tried before it.
+# Handles of u32 filters in table 0x800, the first that the kernel makes for the filters of a clsact qdisc: of a filter that
+# matches nothing, and of a redirection, which precedes it.
 _PLACEHOLDER, PREPARED = 0x8000_0900, 0x8000_0801
 
-# Handles of the exceptions at the egress side, in whichever table the kernel makes for them; the lower one is tried first.
+# Handles of the exceptions on the egress side, in any table that the kernel makes for them. The lower one comes first.
 _FROM_PATCH, _FROM_STAGE = 1, 2
 
-_LOOPBACK = 1  # of every namespace
+_LOOPBACK = 1  # index in every namespace
 
 Attribute: TypeAlias = "tuple[str, object]"
 
@@ -98,7 +98,7 @@ def _nested(*attributes: Attribute) -> dict[str, object]:
 
 @shaped
 def make_bridge(name: Text, index: U32, mac: Mac) -> Message:
-    """Make an Ethernet switch that is up, without spanning-tree protocol and multicast snooping."""
+    """Make a bridge that is up, without spanning tree protocol and multicast snooping."""
     settings = _nested(("IFLA_BR_STP_STATE", 0), ("IFLA_BR_MCAST_SNOOPING", 0))
     return _message(
         ifinfmsg,
@@ -126,7 +126,10 @@ def make_veth(
     bridge: U32 | None = None,
     up: Fixed = 1,
 ) -> Message:
-    """Make a veth pair: `name` here, up (1) or not (0), plugged into `bridge` if given; its peer in `peer_namespace`, down.
+    """Make a veth pair: `name` in the socket's namespace, and its peer, which is down, in `peer_namespace`.
+
+    mac, peer_mac: None: chosen by the kernel. bridge: index of the bridge into which `name` is plugged; None: none. up: 1 to
+    set `name` up, else 0.
 
     The peer cannot be set up in the same request: it is not paired yet when the kernel configures it.
     """
@@ -163,8 +166,9 @@ def make_vxlan(
 ) -> Message:
     """Make a point-to-point VXLAN interface in another namespace, down.
 
-    Its encapsulated packets are sent and received in the namespace of the netlink socket. It learns no addresses: all
-    frames go to `remote`. RFC 7348 has the port.
+    Its encapsulated packets are sent and received in the namespace of the netlink socket, on UDP port 4789 (RFC 7348). It
+    learns no addresses: all frames go to `remote`. vni: VXLAN id. namespace: of the interface. mac: None: chosen by the
+    kernel.
     """
     group, source = (
         f"IFLA_VXLAN_{end}{'6' if ':' in address else ''}" for end, address in (("GROUP", remote), ("LOCAL", local))
@@ -215,13 +219,13 @@ def set_up_with_alias(index: U32, alias: Text) -> Message:
 
 @shaped
 def set_alias(index: U32, alias: Text) -> Message:
-    """Give an interface an alias; the kernel ignores one in the request that makes the interface."""
+    """Set an interface's alias. The kernel ignores an alias in the request that makes the interface."""
     return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_IFALIAS", alias)])
 
 
 @shaped
 def set_link(index: U32, mtu: U32 | None = None, mac: Mac | None = None, bridge: U32 | None = None) -> Message:
-    """Change an interface; `bridge` is the switch to plug it into, 0 unplugs it."""
+    """Change an interface. bridge: index of the bridge to plug it into; 0 unplugs it. None leaves a value unchanged."""
     return _message(
         ifinfmsg,
         RTM_NEWLINK,
@@ -238,19 +242,20 @@ def remove_link(index: U32) -> Message:
 
 @shaped
 def set_group(index: U32, group: Fixed) -> Message:
-    """Put an interface into a group (0: the default group)."""
+    """Put an interface into a link group; 0: the default group."""
     return _message(ifinfmsg, RTM_NEWLINK, 0, {"index": index}, [("IFLA_GROUP", group)])
 
 
 @shaped
 def remove_group(group: Fixed) -> Message:
-    """Remove all interfaces of a group: the kernel waits once for all instead of once for each."""
+    """Remove all interfaces of a link group. The kernel waits once for all of them instead of once for each."""
     return _message(ifinfmsg, RTM_DELLINK, 0, {}, [("IFLA_GROUP", group)])
 
 
 @shaped
 def set_bridge_port(index: U32, learning: Fixed, flooding: Fixed) -> Message:
-    """Set a switch port's learning of addresses (0/1) and its flooding of unknown, broadcast and multicast frames (0/1)."""
+    """Set a bridge port. learning: 1 to learn addresses there, else 0. flooding: 1 to flood unknown, broadcast and multicast
+    frames to it, else 0."""
     settings = _nested(
         ("IFLA_BRPORT_LEARNING", learning),
         ("IFLA_BRPORT_UNICAST_FLOOD", flooding),
@@ -284,7 +289,7 @@ def _fdb_entry(message_type: int, flags: int, port: int, mac: str) -> Message:
 
 @shaped
 def add_fdb_entry(port: U32, mac: Mac) -> Message:
-    """Add a static forwarding entry: frames for `mac` leave the switch by `port`. Replaces the present entry."""
+    """Add a static forwarding entry, or replace the existing one of `mac`: frames for `mac` leave the switch by `port`."""
     return _fdb_entry(RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, port, mac)
 
 
@@ -293,7 +298,7 @@ def remove_fdb_entry(port: U32, mac: Mac) -> Message:
     return _fdb_entry(RTM_DELNEIGH, 0, port, mac)
 
 
-# Adding an address that the interface has already changes nothing; adding an existing route replaces its gateway.
+# Flags of additions. An address that exists already stays as it is; the gateway of an existing route is replaced.
 _ADD = NLM_F_CREATE | NLM_F_REPLACE
 
 
@@ -303,7 +308,7 @@ def _family(address: str) -> int:
 
 def _address(message_type: int, flags: int, index: int, prefix: int, address: str) -> Message:
     family = _family(address)
-    # IPv6 duplicate-address detection would keep the address unusable for a second, and the plan has no duplicates.
+    # IPv6 duplicate address detection would make the address unusable for a second, and a layout has no duplicates.
     fields = {
         "family": family,
         "prefixlen": prefix,
@@ -347,39 +352,39 @@ def remove_ip_route(network: Ip, prefix: Fixed, gateway: Ip) -> Message:
 
 
 def add_clsact(index: int) -> bytes:
-    """Add the clsact qdisc, which holds filters on an interface's frames, unless the interface has one."""
+    """Add the clsact qdisc, the hook for filters on an interface's frames, unless the interface has one."""
     return _clsact(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE, index)
 
 
 def redirect_ingress(index: int, out: int, priority: int = JOIN_PRIORITY, handle: int = 0) -> bytes:
-    """Redirect every frame that comes in on `index` to leave by `out`: one direction of a cable between two interfaces.
+    """Redirect all frames that come in on `index`, so that they leave by `out`.
 
-    handle: `PREPARED` where `prepare_redirection` has made a place for it; 0: the kernel chooses one.
+    handle: `PREPARED` after `prepare_redirection`; 0: chosen by the kernel.
     """
     return _u32(index, TC_H_CLSACT_INGRESS, priority, handle, _redirection(out))
 
 
 def redirect_egress(index: int, out: int) -> bytes:
-    """Redirect every frame that leaves by `index`, and that no other filter there takes, to leave by `out`."""
+    """Redirect frames that leave by `index` and that match no exception, so that they leave by `out`."""
     return _u32(index, TC_H_CLSACT_EGRESS, PATCH_PRIORITY, 0, _redirection(out))
 
 
 def discard_from(index: int, input_name: str) -> bytes:
-    """Discard outgoing frames of `index` that arrived on the interface `input_name`: redirect them to the loopback
+    """Discard frames that leave by `index` and arrived on the interface `input_name`, by redirection to the loopback
     interface."""
     options = _arrived_on(input_name) + _redirection(_LOOPBACK)
     return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_PATCH, options)
 
 
 def allow_from(index: int, input_name: str) -> bytes:
-    """Exempt outgoing frames of `index` that arrived on the interface `input_name` from `redirect_egress`."""
+    """Exempt frames that leave by `index` and arrived on the interface `input_name` from `redirect_egress`."""
     return _u32(index, TC_H_CLSACT_EGRESS, EXCEPTION_PRIORITY, _FROM_STAGE, _arrived_on(input_name))
 
 
 def _u32(index: int, side: int, priority: int, handle: int, options: bytes, keys: tuple[bytes, ...] = ()) -> bytes:
-    """Add a filter of u32, which matches every frame unless it has keys. Kernels without cls_matchall have u32.
+    """Add a u32 filter, which matches every frame unless it has keys. cls_matchall may be missing in the kernel.
 
-    A key, even one with mask 0, matches only frames that have all 4 bytes at its offset.
+    A key, even one with mask 0, would only match frames that have all 4 bytes at its offset.
     """
     selector = _SELECTOR.pack(TC_U32_TERMINAL, 0, len(keys), 0, 0, 0, 0, 0) + b"".join(keys)
     options += attribute(TCA_U32_SEL, selector)
@@ -398,19 +403,24 @@ def _redirection(out: int) -> bytes:
 
 
 def prepare_redirection(index: int, priority: int) -> bytes:
-    """Add a filter that matches nothing. Adding the first filter of a priority, and removing the last one, takes
-    milliseconds; with this filter, redirections are added and removed at once. EEXIST if it exists already."""
+    """Add a filter that matches no frame, so that redirections of that priority can be added and removed at once.
+
+    Adding the first filter of a priority, and removing the last one, takes milliseconds. The kernel rejects the request with
+    EEXIST if the filter exists already.
+    """
     return _u32(index, TC_H_CLSACT_INGRESS, priority, _PLACEHOLDER, b"", _NEVER)
 
 
 def remove_redirection(index: int, priority: int, handle: int = 0) -> bytes:
-    """Undo `redirect_ingress`; with handle `PREPARED` the prepared filter stays, with 0 it is removed, too. ENOENT if there
-    is no redirection, EINVAL without a clsact qdisc."""
+    """Undo `redirect_ingress`. handle: `PREPARED`: the filter of `prepare_redirection` stays; 0: it is removed, too.
+
+    The kernel rejects the request with ENOENT if there is no redirection, and with EINVAL if there is no clsact qdisc.
+    """
     return _remove_filter(index, TC_H_CLSACT_INGRESS, priority, handle)
 
 
 def remove_egress_filters(index: int, priority: int = PATCH_PRIORITY) -> bytes:
-    """Undo `redirect_egress`; for EXCEPTION_PRIORITY, `discard_from` and `allow_from`. Refused like
+    """Undo `redirect_egress`, or, with EXCEPTION_PRIORITY, `discard_from` and `allow_from`. Rejected like
     `remove_redirection`."""
     return _remove_filter(index, TC_H_CLSACT_EGRESS, priority, 0)
 
@@ -426,21 +436,19 @@ def remove_clsact(index: int) -> bytes:
 
 
 def _clsact(message_type: int, flags: int, index: int) -> bytes:
-    """Pack a request about an interface's clsact qdisc.
-
-    Every port of a switch gets one, impaired or not: this does not import pyroute2's messages of traffic control.
-    """
+    """Encode a request about an interface's clsact qdisc, without pyroute2's messages for traffic control: their import is
+    slow, and every port of a switch has a clsact qdisc."""
     return message(message_type, flags, TC_MESSAGE.pack(0, index, 0xFFFF_0000, TC_H_CLSACT, 0) + _CLSACT)
 
 
 def add_qdisc(index: int, kind: str) -> bytes:
-    """Add a queueing discipline with default options at the root of an interface."""
+    """Add a qdisc without options at the root of an interface."""
     fields = TC_MESSAGE.pack(0, index, 0x1_0000, TC_H_ROOT, 0)
     return message(RTM_NEWQDISC, CREATE, fields + attribute(TCA_KIND, kind.encode() + b"\0"))
 
 
 def remove_qdisc(index: int) -> bytes:
-    """Remove the queueing discipline at an interface's root."""
+    """Remove the qdisc at the root of an interface."""
     return message(RTM_DELQDISC, NLM_F_REQUEST, TC_MESSAGE.pack(0, index, 0, TC_H_ROOT, 0))
 
 
@@ -459,7 +467,7 @@ def remove_address(index: int, address: str) -> bytes:
 
 
 def add_route(destination: str, gateway: str) -> bytes:
-    """Add a static route to a network, written ``10.1.0.0/16``, by a gateway."""
+    """Add a static route by a gateway. destination: a network, written ``10.1.0.0/16``."""
     return add_ip_route(*_split(destination), gateway)
 
 

@@ -1,9 +1,9 @@
 """Offloads of a network interface, which must be off where frames must be as on a wire.
 
-A veth pair with the kernel's defaults takes GSO frames: TCP and UDP of up to 64 KiB, with their checksums still to be
-computed, because the other end needs neither. A packet socket, netem or a classifier between two ends then meets one large
-frame where a wire has forty, and passes on a checksum that was never computed. So on every device that sends towards one
-of these the offloads are off (`Offloads.NONE`), and the kernel completes a frame just before the device gets it:
+A veth pair with the kernel's defaults accepts GSO frames: TCP and UDP of up to 64 KiB, whose checksums are still to be
+computed, because the other end needs neither. A packet socket, netem or a classifier between two ends then gets one large
+frame instead of about forty, and a checksum that was never computed. So the offloads are off (`Offloads.NONE`) on every
+device that sends towards one of these, and the kernel completes a frame just before it passes the frame to the device:
 
 - ``tx-checksum-*``: complete checksums of TCP, UDP and SCTP, over IPv4 and IPv6;
 - ``tx-*-segmentation`` and ``tx-gso-list``: wire-sized frames, of TCP, of UDP (UDP_SEGMENT) and in tunnels.
@@ -12,19 +12,18 @@ Measured with a packet socket at the far end of a pair, 8 MiB of TCP and UDP dat
 IPv4 and IPv6: with all on, frames of 12 KB and more without a checksum; with these off, no frame above the MTU and every
 checksum right. These stay on, because they changed nothing in that measurement:
 
-- ``tx-generic-segmentation``: the sender's own stack segments late, just before the device, which saves it time;
+- ``tx-generic-segmentation``: the sender's stack segments just before the device, which saves processor time;
 - ``tx-scatter-gather``: the layout of a frame in memory;
-- ``tx-vlan-hw-insert``: the kernel takes a tag out of a received frame before a packet socket sees it, wherever it was
-  put in; the socket gets it in its auxiliary data.
+- ``tx-vlan-hw-insert``: the kernel removes the tag of a received frame before a packet socket receives the frame, whoever
+  inserted it; the socket gets the tag in its auxiliary data.
 
-Receiving needs no setting: veth has GRO off by default, and nothing else merges frames that arrive over a spliced
-link.
+Reception needs no setting: veth has GRO off by default, and nothing else merges frames that arrive over a spliced link.
 
-Where a packet socket may pass on GSO frames with their header (see `gso`), checksums and TCP segmentation stay on
-(`Offloads.TCP`). Every kernel describes these in the header; UDP segmentation only since Linux 6.2, that of tunnels and SCTP
-incompletely or not at all.
+If a packet socket can pass on GSO frames with their header (see `gso`), checksums and TCP segmentation stay on
+(`Offloads.TCP`). Every kernel describes these in the header. UDP segmentation is described since Linux 6.2; that of tunnels
+and SCTP is described incompletely or not at all.
 
-Before Linux 6.11 a UDP socket with UDP_SEGMENT is refused (EIO) on a device whose checksums are off.
+Before Linux 6.11, sending with UDP_SEGMENT fails with EIO on a device whose checksums are off.
 
 Source: the ioctl interface of include/uapi/linux/ethtool.h (ETHTOOL_GFEATURES); route netlink does not report features.
 """
@@ -51,9 +50,9 @@ _REQUEST = struct.Struct("16sP16x")  # struct ifreq: the interface's name, a poi
 _SET_INFO = struct.Struct("=IIQI")  # command, reserved, mask of string sets, length of the requested one
 _STRINGS = struct.Struct("=III")  # command, string set, length
 _HEADER = struct.Struct("=II")  # command, blocks of 32 features
-_FOUND = struct.Struct("=IIII")  # available, requested, active, never changed
+_FEATURES = struct.Struct("=IIII")  # available, requested, active, never changed
 _REQUESTED = struct.Struct("=II")  # valid, requested
-_STRING: Final = 32
+_STRING: Final = 32  # bytes of a name
 
 _GSO_FEATURES = re.compile(r"tx-checksum-.*|tx-(?!generic-).*segmentation|tx-gso-list")
 _TCP = re.compile(r"tx-checksum-ip.*|tx-tcp6?-segmentation|tx-tcp-ecn-segmentation")
@@ -64,24 +63,24 @@ class Offloads(IntEnum):
 
     NONE = 0
     TCP = 1
-    """TCP to be segmented, and IP frames without a checksum of TCP or UDP."""
+    """TCP frames to be segmented, and IP frames whose TCP or UDP checksum is missing."""
     ALL = 2
-    """All that it supports, as when it was made."""
+    """All that the interface supports, as when it was made."""
 
     def __str__(self) -> str:
         return {Offloads.NONE: "off", Offloads.TCP: "on for TCP", Offloads.ALL: "on"}[self]
 
 
 def accepted(descriptor: int, device: str) -> Offloads | None:
-    """Return which GSO frames an interface accepts, even if only some of the kind; None if the kernel does not report it.
+    """Return which GSO frames an interface accepts; None if the kernel does not report it, or the interface does not exist.
 
-    descriptor: descriptor of any socket of the interface's namespace.
+    A single feature of a kind suffices. descriptor: of any socket of the interface's namespace.
     """
     try:
         gso_masks, tcp = _bits(descriptor, device)
         active = [active for _, _, active, _ in _features(descriptor, device)]
     except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # no features; gone since it was listed
+        if error.errno in (errno.EOPNOTSUPP, errno.ENODEV):  # no features; removed since it was listed
             return None
         raise
     if any(bits & gso & ~of_tcp for bits, gso, of_tcp in zip(active, gso_masks, tcp, strict=True)):
@@ -90,16 +89,13 @@ def accepted(descriptor: int, device: str) -> Offloads | None:
 
 
 def accepts_gso(descriptor: int, device: str) -> bool | None:
-    """Whether an interface accepts GSO frames of any kind; None if the kernel does not report it.
-
-    descriptor: descriptor of any socket of the interface's namespace.
-    """
+    """Whether an interface accepts GSO frames of any kind; None and `descriptor`: as for `accepted`."""
     offloads = accepted(descriptor, device)
     return None if offloads is None else offloads > Offloads.NONE
 
 
 def active(descriptor: int, device: str) -> frozenset[str]:
-    """Return the kernel's names of all features that an interface has on, receiving ones too."""
+    """Return the kernel's names of all features that are active on an interface, including those for reception."""
     blocks = _features(descriptor, device)
     return frozenset(
         name
@@ -130,11 +126,12 @@ def allow(device: str, accepted: Offloads) -> None:
     announce(f"ioctl: offloads of {device} {accepted}")
 
 
-_masks: list[tuple[int, ...]] = []  # once known: the names are the kernel's, equal for all of its interfaces
+_masks: list[tuple[int, ...]] = []  # of `_bits`, cached: a kernel has the same features for all interfaces
 
 
 def _bits(descriptor: int, device: str) -> list[tuple[int, ...]]:
-    """Return two masks for each block of 32 features: those for GSO frames, and those of them in `Offloads.TCP`."""
+    """Return the masks of the features for GSO frames, and of those among them that `Offloads.TCP` keeps on, each as a
+    number for every block of 32 features."""
     if not _masks:
         names = _names(descriptor, device)
         for kind in (_GSO_FEATURES, _TCP):
@@ -156,10 +153,10 @@ def _names(descriptor: int, device: str) -> list[str]:
 
 
 def _features(descriptor: int, device: str) -> list[tuple[int, int, int, int]]:
-    """Return the bits available, requested, active and never changed of each block of 32 features."""
+    """Return four masks for each block of 32 features: available, requested, active, never changed."""
     blocks = len(_bits(descriptor, device)[0])
-    answer = _call(descriptor, device, _HEADER.pack(ETHTOOL_GFEATURES, blocks) + bytes(blocks * _FOUND.size))
-    return [_FOUND.unpack_from(answer, _HEADER.size + block * _FOUND.size) for block in range(blocks)]
+    answer = _call(descriptor, device, _HEADER.pack(ETHTOOL_GFEATURES, blocks) + bytes(blocks * _FEATURES.size))
+    return [_FEATURES.unpack_from(answer, _HEADER.size + block * _FEATURES.size) for block in range(blocks)]
 
 
 def _call(descriptor: int, device: str, command: bytes) -> bytes:

@@ -1,6 +1,6 @@
-"""Packet sockets: complete frames in and out of an interface, many per system call.
+"""Packet sockets: reception and transmission of complete frames, many per system call.
 
-Every frame has the time at which the kernel received it, so that a reader can determine its lateness. Its VLAN tag,
+Every received frame has the time at which the kernel received it, from which its lateness can be computed. The VLAN tag,
 which the kernel removes from the frame, is inserted again. GSO frames are received and sent unchanged, with their header
 (see `gso`).
 
@@ -24,7 +24,7 @@ from testbed.kernel.interpreted_frames import (
     BATCH,
     CSUM_NOT_READY,
     HEADROOM,
-    LARGEST,
+    MAX_FRAME_SIZE,
     VLAN_TPID_VALID,
     VLAN_VALID,
 )
@@ -51,29 +51,29 @@ except ImportError:
 Arena = frames.Arena
 
 GSO_BATCH: Final = 8
-"""Frames per system call where the last ones were GSO frames of several segments: they have about as many bytes as a full
-batch of others, and delay other links for as long."""
+"""Frames per system call after a batch with GSO frames of several segments. These have about as many bytes as a full
+batch of other frames, and delay other links for as long."""
 
 _SIOCGIFMTU: Final = 0x8921
-_UNUSED_ETHERTYPE: Final = 0xFFFF  # an EtherType that is reserved; with 0 the kernel lets a socket keep what it had
-_KIND: Final = 1  # offset of the GSO type in a frame's header, which says whether it is a GSO frame
-_KNOWN_OF_FRAME: Final = 1_024  # bytes: struct sk_buff, struct skb_shared_info and headroom, and some to spare
+_UNUSED_ETHERTYPE: Final = 0xFFFF  # reserved; with 0, the kernel would keep the socket's previous one
+_GSO_TYPE: Final = 1  # offset of the GSO type in a virtio_net_hdr
+_FRAME_OVERHEAD: Final = 1_024  # bytes: struct sk_buff, struct skb_shared_info, headroom and a reserve
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Frames that a packet socket failed to receive or send; all 0 on a machine that keeps up and is configured
-    correctly."""
+    """Numbers of frames that a packet socket failed to receive or send. All are 0 on a machine that keeps up and is
+    configured correctly, while the interfaces are up."""
 
     overrun: int = 0
     """Frames that the kernel dropped because they were not read in time."""
     oversized: int = 0
-    """Frames longer than the interface's MTU allows, or GSO frames of an unknown type: offloads are on that should be
-    off."""
+    """Received frames longer than the interface's MTU allows, or GSO frames of an unknown type: offloads are on that should
+    be off."""
     unsent: int = 0
     """Frames that the kernel refused although the interface was up."""
     down: int = 0
-    """Frames for an interface that was down or gone, or whose peer was."""
+    """Frames to send while the interface or its peer was down or removed."""
 
     @property
     def lost(self) -> int:
@@ -85,9 +85,9 @@ class PacketSocket:
     """A packet socket that receives all frames of one interface, and sends frames by it or by another one."""
 
     def __init__(self, device: str, arena: Arena, buffer: int, *, out: str = "", mark: int = 0) -> None:
-        """device: an interface in the caller's network namespace. buffer: bytes that may wait when we are late. out: the
-        interface by which frames are sent, and whose MTU holds for all, if it is another one. mark: mark of sent frames;
-        frames with it are not received. OSError when there is no such interface."""
+        """device: an interface in the caller's network namespace. buffer: bytes of the receive and the send buffer. out: the
+        interface by which frames are sent, and whose MTU limits all frames; empty: `device`. mark: of sent frames; frames
+        with this mark are not received; 0: none. Raises OSError if there is no such interface."""
         self.device = device
         self.index = socket.if_nametoindex(device)
         self.out = out or device
@@ -99,7 +99,7 @@ class PacketSocket:
         self.clock_offset = 0
         """Nanoseconds by which the wall clock was ahead of the monotonic clock when the last batch was read."""
         self._batch = BATCH
-        self._has_gso = False  # the last batch had frames of several segments
+        self._has_gso = False  # whether the last batch had frames of several segments
         self.arena: Final = arena
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
         self.statistics = Statistics()
@@ -126,19 +126,21 @@ class PacketSocket:
 
     @property
     def capacity(self) -> int:
-        """Minimum number of frames of any size that fit into the receive buffer. The kernel charges for each its bytes,
+        """Minimum number of frames of any size that fit into the receive buffer. The kernel charges the bytes of a frame,
         rounded up to at most twice as many, and its metadata."""
         buffer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        return buffer // (2 * self._max_frame + _KNOWN_OF_FRAME)
+        return buffer // (2 * self._max_frame + _FRAME_OVERHEAD)
 
     def stop_receiving(self) -> None:
-        """Stop receiving the interface's frames; queued frames can still be read, and frames be sent. When this returns, no
-        processor queues further frames; it takes the kernel about ten milliseconds."""
+        """Stop receiving the interface's frames. Queued frames can still be read, and frames can be sent.
+
+        When this returns, no processor queues further frames, for which the kernel takes about ten milliseconds.
+        """
         with contextlib.suppress(OSError):  # the interface was removed
             self._socket.bind((self.device, _UNUSED_ETHERTYPE))
 
     def is_current(self) -> bool:
-        """Whether the interfaces still exist with the same indexes; also updates the MTU."""
+        """Update the MTU; return whether the interfaces still exist with their former indexes."""
         try:
             if (socket.if_nametoindex(self.device), socket.if_nametoindex(self.out)) != (self.index, self.out_index):
                 return False
@@ -154,10 +156,11 @@ class PacketSocket:
         return mtu
 
     def receive(self, earliest: int) -> list[tuple[int, bytes]]:
-        """Receive up to a batch of frames, each with its time of arrival on the monotonic clock; empty if none waits.
+        """Receive up to a batch of frames, each with its time of arrival in nanoseconds of the monotonic clock; empty
+        if none is pending.
 
-        Times are at least `earliest` and do not decrease: the wall clock may be set while frames wait, and processors may
-        timestamp two frames in one order and queue them in the other.
+        Times are at least `earliest` and do not decrease. Without that, they could: the wall clock may be set while frames
+        are queued, and processors may queue two frames in another order than they timestamp them.
         """
         self.has_offloaded = self._has_gso = False
         try:
@@ -167,7 +170,7 @@ class PacketSocket:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            self.statistics.oversized += 1  # a GSO frame of a type for which virtio_net_hdr has no value
+            self.statistics.oversized += 1  # a GSO frame whose type virtio_net_hdr cannot represent
             self.is_full = True
             return []
         self.is_full = count == self._batch
@@ -177,18 +180,18 @@ class PacketSocket:
         return frames
 
     def _convert(self, header: bytes, view: memoryview, length: int, status: int, tci: int, tpid: int) -> bytes | None:
-        """Return a tagged, GSO or too long frame with its tag, if it has one (see `interpreted_frames.Unusual`). None, and
-        counted as oversized, if it is too long for the wire, or cannot be segmented."""
+        """Convert a tagged, GSO or too long frame, see `interpreted_frames.FrameConverter`: insert its tag, and make a
+        `GsoFrame` if it is incomplete. None if the frame is too long for the wire or cannot be segmented; it is counted."""
         is_short, is_complete, tag = length <= self._max_frame, not status & CSUM_NOT_READY, b""
         if status & VLAN_VALID:
             tag = ((tpid if status & VLAN_TPID_VALID else 0x8100) << 16 | tci).to_bytes(4, "big")
         if is_short and is_complete:
             return b"".join((view[:12], tag, view[12:]))
         frame = None
-        if is_short and not tag and not header[_KIND]:  # only its checksum is left, and the kernel knows where that is
+        if is_short and not tag and not header[_GSO_TYPE]:  # only the checksum is missing, whose place the header has
             frame = GsoFrame(view)
             frame.header = header
-        elif not is_complete and length <= LARGEST:
+        elif not is_complete and length <= MAX_FRAME_SIZE:
             frame = gso.gso_frame(header, view, tag)
         if frame is None or frame.max_segment_size > self._max_frame:
             self.statistics.oversized += 1 if frame is None else frame.segments
@@ -199,12 +202,12 @@ class PacketSocket:
         return frame
 
     def send(self, frames: list[bytes]) -> None:
-        """Send complete frames in order. Those that the kernel does not take are counted."""
+        """Send complete frames in order. Frames that the kernel does not accept are counted."""
         for first in range(0, len(frames), BATCH):
             self._send(frames[first : first + BATCH], [])
 
     def send_offloaded(self, frames: list[bytes]) -> None:
-        """Send frames in order, some of which may be `GsoFrame`. Those that the kernel does not take are counted."""
+        """Send frames, some of which may be `GsoFrame`, in order. Frames that the kernel does not accept are counted."""
         size = GSO_BATCH if max(map(len, frames), default=0) > self._max_frame else BATCH
         for first in range(0, len(frames), size):
             batch = frames[first : first + size]

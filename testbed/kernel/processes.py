@@ -1,4 +1,4 @@
-"""Processes: identities that survive the reuse of pids, the processes of a cluster, and reliable termination."""
+"""Processes: identities that stay unique when pids are reused, the processes of a cluster, and reliable termination."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ class Identity:
 
     @property
     def is_local(self) -> bool:
-        """Whether this boot and this pid namespace are ours, so that `is_alive` can tell."""
+        """Whether the process is of this boot and this pid namespace, so that `is_alive` can be determined."""
         return self.boot == boot_id() and self.pid_namespace == pid_namespace()
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it is of this boot and of another pid namespace, so that nothing here can tell whether it is alive."""
+        """Whether the process is of this boot and of another pid namespace, so that it may be alive without being
+        visible."""
         return self.boot == boot_id() and self.pid_namespace != pid_namespace()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs. A zombie does not: it holds no resources."""
+        """Whether the process runs. False for a zombie, which holds no resources, and for a process that is not local."""
         return self.is_local and _start_time(self.pid) == self.start
 
 
@@ -61,37 +62,38 @@ def pid_namespace() -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Read the fields of a process from its state on (proc_pid_stat(5)); those of a dead one where it is gone."""
+    """Read the fields of /proc/PID/stat from the state on (proc_pid_stat(5)). Without a process, return those of a dead
+    one."""
     try:
-        # A process may call itself what it likes, and a name is cut after 15 bytes: in the middle of a character, too.
+        # A process's name may contain any bytes, and is truncated to 15 bytes even within a character.
         return read_kernel_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
         return ["X", "0"]
 
 
 def _start_time(pid: int) -> int:
-    """Read when a process started, in clock ticks after boot; -1 when it does not run."""
+    """Read the start time of a process, in clock ticks since boot; -1 if it does not run."""
     fields = _stat(pid)
     return -1 if fields[0] in "ZX" else int(fields[19])
 
 
 def state_of(pid: int) -> str:
-    """Return a process's state as in proc(5): "T" is stopped, "Z" a zombie, "X" is gone."""
+    """Return a process's state as in proc_pid_stat(5): "T" is stopped, "Z" is a zombie, "X" is dead or does not exist."""
     return _stat(pid)[0]
 
 
-_SESSION = 3  # the field of the session
+_SESSION = 3  # index of the session in `_stat`
 _EXITING = 0x4  # PF_EXITING
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process has ended or is exiting: it closes its descriptors, and its parent has not waited for it yet."""
+    """Whether a process has ended or is exiting, such as one that still closes its descriptors."""
     fields = _stat(pid)
     return fields[0] in "ZX" or bool(int(fields[6]) & _EXITING)
 
 
 def identity(pid: int = 0) -> Identity:
-    """Return the identity of a process, by default our own."""
+    """Return the identity of a process. pid: 0: this process."""
     pid = pid or os.getpid()
     return Identity(boot_id(), pid_namespace(), pid, _start_time(pid))
 
@@ -102,7 +104,7 @@ def all_pids() -> list[int]:
 
 
 def network_namespace_of(pid: int) -> int:
-    """Return the inode of a process's network namespace; 0 when it is gone or we may not read it."""
+    """Return the inode of a process's network namespace; 0 if the process does not exist or permission is denied."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
     except OSError:
@@ -110,7 +112,7 @@ def network_namespace_of(pid: int) -> int:
 
 
 def _identity_of(file: str | Path) -> tuple[int, int] | None:
-    """Return device and inode of a file; None when it is not there or we may not read it."""
+    """Return device and inode of a file; None if it does not exist or permission is denied."""
     try:
         status = os.stat(file)
     except OSError:
@@ -118,20 +120,24 @@ def _identity_of(file: str | Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-Belongs = Callable[[str], bool]
+NamespaceTest = Callable[[str], bool]
+"""Function that returns whether the namespace at a path is the intended one."""
 
 _MAX_SCANS = 20
 
 
 class NamespaceProcesses:
-    """The processes in network namespaces (inodes), and processes that have left them: descendants of members, and processes
-    that still have the cluster's `hosts` as /etc/hosts.
+    """The processes in network namespaces, and processes that have left them: descendants of members, and processes whose
+    /etc/hosts is still the cluster's.
 
-    belongs(path): whether the namespace at `path` is the intended one. The kernel reuses inodes of namespaces, so `belongs`
-    must check if that is possible. Then the namespace is kept open.
+    namespaces: inodes of the namespaces. hosts: the cluster's hosts file; None: /etc/hosts is not compared. belongs: called
+    with the path of a namespace that has one of these inodes, which the kernel may have reused; None: they are not reused.
+    Accepted namespaces are kept open until the end of the ``with`` block.
     """
 
-    def __init__(self, namespaces: Collection[int], hosts: Path | None = None, belongs: Belongs | None = None) -> None:
+    def __init__(
+        self, namespaces: Collection[int], hosts: Path | None = None, belongs: NamespaceTest | None = None
+    ) -> None:
         self._inodes = set(namespaces)
         self._hosts = _identity_of(hosts) if hosts is not None else None
         self._belongs = belongs
@@ -146,12 +152,13 @@ class NamespaceProcesses:
         self._handles.clear()
 
     def scan(self, on_found: Callable[[int], None] | None = None) -> list[int]:
-        """List the pids, the newest first. on_found(pid) is called as soon as a process is found."""
+        """List the pids of the members except this process, the highest first. on_found: called with each pid as soon as it
+        is found."""
         pids: set[int] = set()
         checked = {os.getpid()}
         for _ in range(_MAX_SCANS):
             # A process that forks and exits repeatedly can escape a scan: only a scan during which no process has forked is
-            # complete. On a busy machine there is no such scan, and several scans of the new processes must be sufficient.
+            # complete. A busy machine may not allow such a scan, so the number of scans is limited.
             newest = _newest()
             present = set(all_pids())
             for pid in sorted(present - checked, reverse=True):
@@ -170,7 +177,7 @@ class NamespaceProcesses:
             return inode in self._handles
         try:
             handle = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             return False
         if os.fstat(handle).st_ino == inode and (self._belongs is None or self._belongs(f"/proc/self/fd/{handle}")):
             self._handles[inode] = handle
@@ -183,6 +190,7 @@ class NamespaceProcesses:
 
 
 def _with_descendants(ancestors: set[int], pids: set[int]) -> set[int]:
+    """Return these processes and those among `pids` that descend from them."""
     if not ancestors:
         return ancestors
     parents = {pid: int(_stat(pid)[1]) for pid in pids}
@@ -193,18 +201,19 @@ def _with_descendants(ancestors: set[int], pids: set[int]) -> set[int]:
 
 
 def _newest() -> str:
-    """Return the pid of the newest process."""
+    """Return the pid of the newest process, as text."""
     return Path("/proc/loadavg").read_text().split()[-1]
 
 
 def inside(namespaces: Collection[int]) -> list[int]:
-    """List the processes in these network namespaces (inodes), which must exist, and processes that have left them."""
+    """List the processes in these network namespaces, and processes that have left them. namespaces: inodes of existing
+    namespaces."""
     with NamespaceProcesses(namespaces) as members:
         return members.scan()
 
 
 class SurvivorsError(Exception):
-    """Processes that did not end although they were killed (blocked in the kernel)."""
+    """Processes that do not end after SIGKILL, since they are blocked in the kernel."""
 
     def __init__(self, pids: list[int]) -> None:
         self.pids = pids
@@ -212,9 +221,9 @@ class SurvivorsError(Exception):
 
 
 def end_all(members: NamespaceProcesses, grace: float, timeout: float = 10.0) -> int:
-    """End all member processes: SIGTERM, and after `grace` seconds SIGKILL until none remains.
+    """End all member processes: SIGTERM, and after `grace` seconds SIGKILL until none remains. Return their number.
 
-    Return the number of processes. Raises SurvivorsError after `timeout` seconds of killing.
+    Raises SurvivorsError if processes remain `timeout` seconds after the first SIGKILL.
     """
     ended: set[int] = set()
     with members:
@@ -222,8 +231,8 @@ def end_all(members: NamespaceProcesses, grace: float, timeout: float = 10.0) ->
             ended.update(first)
             _signal_and_wait(first, signal.SIGTERM, grace)
         deadline = time.monotonic() + timeout
-        # Repeated: a process may fork between the scan and the signal. A process that forks and exits repeatedly has exited
-        # at the end of a scan, and must be killed as soon as it is found.
+        # Repeated, since a process may fork between the scan and the signal. A process that forks and exits repeatedly would
+        # have exited by the end of the scan, so each process is killed as soon as it is found.
         while remaining := members.scan(_kill):
             ended.update(remaining)
             if time.monotonic() > deadline:
@@ -233,8 +242,10 @@ def end_all(members: NamespaceProcesses, grace: float, timeout: float = 10.0) ->
 
 
 def end_session(leader: int, timeout: float = 10.0) -> None:
-    """Kill a child that leads a session, with the session's processes and all their descendants, until none is left, or for
-    `timeout` seconds: a process may be blocked in the kernel."""
+    """Kill a child that leads a session, the session's processes and all their descendants.
+
+    Returns when none is left, or after `timeout` seconds, since a process may be blocked in the kernel.
+    """
     deadline = time.monotonic() + timeout
     while (remaining_time := deadline - time.monotonic()) > 0:
         stats = {pid: _stat(pid) for pid in all_pids()}
@@ -246,10 +257,10 @@ def end_session(leader: int, timeout: float = 10.0) -> None:
 
 
 def wait_for_end(handle: int, seconds: float | None = None) -> bool:
-    """Wait until the process of a pidfd has ended; return False after `seconds`."""
-    waiting = select.poll()
-    waiting.register(handle, select.POLLIN)
-    return bool(waiting.poll(None if seconds is None else seconds * 1000))
+    """Wait until the process of a pidfd has ended; return False after `seconds`. None: no limit."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def wait_until_gone(process: Identity) -> None:
@@ -260,25 +271,25 @@ def wait_until_gone(process: Identity) -> None:
                 wait_for_end(handle)
     if process.is_local:
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)  # where it is our own child
+            os.waitpid(process.pid, os.WNOHANG)  # reap it if it is a child of this process
 
 
 def end(process: Identity) -> None:
-    """Kill one process, if it still runs, and wait until it has ended."""
+    """Kill a process if it still runs, and wait until it has ended."""
     if not process.is_alive:
         return
     with contextlib.suppress(ProcessLookupError), _handle(process.pid) as handle:
-        if process.is_alive:  # the number still means the same process now that we hold it
+        if process.is_alive:  # the pidfd is of this process, not of a later one with its pid
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             announce(f"SIGKILL {process.pid}")
             wait_for_end(handle)
     with contextlib.suppress(ChildProcessError):
-        os.waitpid(process.pid, 0)  # where it is our own child
+        os.waitpid(process.pid, 0)  # reap it if it is a child of this process
 
 
 @contextlib.contextmanager
 def _handle(pid: int) -> Iterator[int]:
-    """Hold a pidfd. ProcessLookupError."""
+    """Hold a pidfd of a process. Raises ProcessLookupError."""
     handle = os.pidfd_open(pid)
     try:
         yield handle
@@ -293,14 +304,14 @@ def _kill(pid: int) -> None:
 
 
 def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: float) -> None:
-    """Send a signal to processes and wait until all have ended, at most `seconds`."""
-    waiting = select.poll()
+    """Send a signal to processes, and wait until all have ended, at most `seconds`."""
+    poll = select.poll()
     handles = {}
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             handle = os.pidfd_open(pid)
             handles[handle] = pid
-            waiting.register(handle, select.POLLIN)
+            poll.register(handle, select.POLLIN)
     try:
         for handle, pid in handles.items():
             with contextlib.suppress(ProcessLookupError):
@@ -309,8 +320,8 @@ def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: flo
         deadline = time.monotonic() + seconds
         remaining = set(handles)
         while remaining and (remaining_time := deadline - time.monotonic()) > 0:
-            for handle, _ in waiting.poll(remaining_time * 1000):
-                waiting.unregister(handle)
+            for handle, _ in poll.poll(remaining_time * 1000):
+                poll.unregister(handle)
                 remaining.discard(handle)
     finally:
         for handle in handles:
@@ -318,12 +329,12 @@ def _signal_and_wait(pids: Collection[int], number: signal.Signals, seconds: flo
 
 
 _OPEN: Final = {"tcp": "0A", "udp": "07"}
-"""The state of a listening TCP or an unconnected UDP socket, in hexadecimal (include/net/tcp_states.h)."""
+"""States of listening TCP and of unconnected UDP sockets, in hexadecimal (include/net/tcp_states.h)."""
 
 
 def open_ports(pid: int | str, transport: Literal["tcp", "udp"]) -> set[int]:
-    """Return the ports with a listening TCP or an unconnected UDP socket, of both IP versions; none where the process has
-    gone. pid: a number or "self"."""
+    """Return the ports with a listening TCP or an unconnected UDP socket, of both IP versions, in a process's network
+    namespace; none if the process does not exist. pid: a number or "self"."""
     ports = set[int]()
     for table in (transport, f"{transport}6"):
         with contextlib.suppress(OSError):

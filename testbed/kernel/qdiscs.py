@@ -1,11 +1,11 @@
-"""The queueing discipline at the root of an interface: the request that sets it, and its state in a dump.
+"""The qdisc at the root of an interface: the request that sets it, and its state in a dump.
 
-The kernel changes a discipline in place, with the frames in it, if handle and kind stay. Another kind or handle makes a
-new one, and the frames queued in the old one are lost. So each kind has a handle of its own here, and a root discipline
-that is to stay is never removed.
+The kernel changes a qdisc in place, and keeps its frames, if kind and handle stay. A new kind or handle replaces the qdisc,
+and the frames queued in the old one are lost. So each kind has a handle of its own here, and a root qdisc that is to stay is
+never removed.
 
-Sizes: a discipline can have a table of the bytes that a frame of each size counts (TCA_STAB). It is in the core of traffic
-control, below every discipline, and implements a minimum frame, overhead and cells.
+A qdisc can have a size table (TCA_STAB): the bytes that a frame of each size counts against the rate. The core of traffic
+control applies it for every kind of qdisc. It implements a minimum frame, overhead and cells.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from testbed.kernel.netlink import (
 from testbed.lazy_dataclass import dataclass
 
 TCA_STAB_BASE, TCA_STAB_DATA = 1, 2
-ETHERNET: Final = 14
-"""Bytes of an Ethernet header: a frame is this much longer than its MTU."""
+ETHERNET_HEADER: Final = 14
+"""Bytes of an Ethernet header, which the MTU does not include."""
 
-VLAN: Final = 4
-"""Bytes of a tag."""
+VLAN_TAG: Final = 4
+"""Bytes of a VLAN tag."""
 
 _BASIC = struct.Struct("=QI")  # bytes, packets
 _QUEUE = struct.Struct("=5I")  # qlen, backlog, drops, requeues, overlimits
@@ -51,15 +51,15 @@ _U64 = struct.Struct("=Q")
 _SIZES = struct.Struct(
     "=BBhiIIII"
 )  # struct tc_sizespec: logs, alignment, overhead, link layer, least size, mtu, entries
-# An attribute's length is a number of 16 bits, with its header of 4 bytes; the table is nested in one with the 24 bytes of
-# struct tc_sizespec; all three have a header and are padded to words. An entry has 2 bytes.
+# The 16-bit length of TCA_STAB includes three attribute headers (its own, those of struct tc_sizespec and of the table) of
+# 4 bytes, the 24 bytes of struct tc_sizespec and the table, with 2 bytes for each size. All are padded to 4 bytes.
 _MAX_SLOTS = (0xFFFC - 3 * 4 - 24) // 2
 _MAX_ENTRY = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class SizeTable:
-    """A size table (TCA_STAB). sizes: for frames of 0, 1, 2, ... bytes, the bytes that they count against the rate."""
+    """A size table (TCA_STAB). sizes: the bytes that frames of 0, 1, 2, ... bytes count against the rate."""
 
     sizes: tuple[int, ...]
 
@@ -72,34 +72,36 @@ class SizeTable:
 
 
 def size_table(counts: Callable[[int], int], mtu: int) -> SizeTable:
-    """Make the size table of a link of this MTU, with room for a VLAN tag. counts: size -> bytes. Raises
-    UnsupportedError."""
-    slots = mtu + ETHERNET + VLAN + 1
+    """Make the size table of a link with this MTU, with room for a VLAN tag.
+
+    counts: maps the size of a frame to the bytes that it counts. Raises UnsupportedError if the kernel's table is too small.
+    """
+    slots = mtu + ETHERNET_HEADER + VLAN_TAG + 1
     if slots > _MAX_SLOTS:
         raise UnsupportedError(
-            f"the kernel's table of frame sizes has room for an MTU of {_MAX_SLOTS - ETHERNET - VLAN - 1:,} bytes at "
-            f"most, and this one is {mtu:,}"
+            f"the kernel's size table allows an MTU of at most {_MAX_SLOTS - ETHERNET_HEADER - VLAN_TAG - 1:,} bytes, got "
+            f"{mtu:,}"
         )
     sizes = tuple(counts(size) for size in range(slots))
     if max(sizes) > _MAX_ENTRY:
         raise UnsupportedError(
-            f"overhead and cells make a frame up to {max(sizes):,} bytes long, and the kernel's table of frame sizes allows "
+            f"overhead and cells make a frame count up to {max(sizes):,} bytes, and the kernel's size table allows at most "
             f"{_MAX_ENTRY:,}"
         )
     return SizeTable(sizes)
 
 
 def largest_frame(mtu: int) -> int:
-    """Return the bytes of a frame that fills the MTU, without a tag."""
-    return mtu + ETHERNET
+    """Return the size in bytes of an untagged frame that fills the MTU."""
+    return mtu + ETHERNET_HEADER
 
 
 def request(
     index: int, kind: str, handle: int, options: bytes, *, parent: int = TC_H_ROOT, sizes: SizeTable | None = None
 ) -> bytes:
-    """Encode the request that gives an interface this discipline, changed in place where one of this handle and kind is.
+    """Encode the request that sets an interface's qdisc. A qdisc of this kind and handle is changed in place.
 
-    options: the payload of TCA_OPTIONS. sizes None removes a present table.
+    options: the payload of TCA_OPTIONS. parent: TC_H_ROOT or the handle of a class. sizes: None removes a present table.
     """
     body = TC_MESSAGE.pack(0, index, handle, parent, 0) + attribute(TCA_KIND, kind.encode() + b"\0")
     body += attribute(TCA_OPTIONS, options)
@@ -110,10 +112,10 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class Qdisc:
-    """State of an interface's root discipline, as the kernel reports it.
+    """State of an interface's root qdisc, as the kernel reports it.
 
-    options: its kind's, undecoded. sized: it has a size table. frames and bytes: those that have left it. dropped: frames,
-    by any cause. queued and backlog: frames and bytes that are in it now.
+    options: the payload of TCA_OPTIONS. sized: whether it has a size table. frames, bytes: that have left it. dropped:
+    frames, for any cause. queued, backlog: frames and bytes that are in it now.
     """
 
     index: int
@@ -129,7 +131,7 @@ class Qdisc:
 
 
 def qdiscs(route: RouteSocket) -> dict[int, Qdisc]:
-    """Read the root disciplines of a namespace by interface index, without the kernel's default ones."""
+    """Read the root qdiscs of a namespace, by interface index, without the kernel's default qdiscs."""
     roots = {}
     for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)):
         _, index, handle, parent, _ = TC_MESSAGE.unpack_from(entry)

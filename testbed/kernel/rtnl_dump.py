@@ -1,7 +1,7 @@
 """Dump of one network namespace by route netlink: interfaces with their counters, addresses, routes, forwarding entries,
 offloads, queueing disciplines and filters.
 
-The dumps are decoded with `struct`: a status of a hundred nodes must not pay for a general decoder.
+The dumps are decoded with `struct`, since pyroute2's decoder would be too slow for the status of a hundred nodes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ROUTE = struct.Struct("=BBBBBBBBI")  # family, dst len, src len, tos, table, pr
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")  # family, index, state, flags, type
 _U32 = struct.Struct("=I")
 _STATS = struct.Struct("=8Q")  # rx/tx packets, rx/tx bytes, rx/tx errors, rx/tx dropped
-_OTHERHOST = struct.Struct("=Q")  # rx_otherhost_dropped, behind 24 others; since 5.19
+_OTHERHOST = struct.Struct("=Q")  # rx_otherhost_dropped, the 25th counter; since Linux 5.19
 _OTHERHOST_AT = 24 * 8
 
 RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETNEIGH = 18, 22, 26, 30
@@ -64,16 +64,16 @@ RTPROT_STATIC, RT_TABLE_MAIN = 4, 254
 TCA_U32_ACT = 7
 RT_SCOPE_LINK = 253
 
-
-# The settings that let a namespace route, by IP version.
+# Settings that make a namespace route, by IP version.
 ROUTING = {4: "/proc/sys/net/ipv4/ip_forward", 6: "/proc/sys/net/ipv6/conf/all/forwarding"}
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Frames and bytes of an interface since it was made; dropped counts the kernel's own drops.
+    """Frames and bytes of an interface since it was made.
 
-    rx_otherhost: IP frames for another hardware address; 0 before Linux 5.19, which does not report them.
+    rx_dropped, tx_dropped: frames dropped by the kernel. rx_otherhost: IP frames for another hardware address; 0 before
+    Linux 5.19, where they are not reported.
     """
 
     rx_packets: int
@@ -86,23 +86,25 @@ class Counters:
 
     @property
     def rx_unclaimed(self) -> int:
-        """Frames that came in and were not consumed, as on a link's free end while nothing forwards the link's frames.
-        Unicast IP and unknown protocols are counted; broadcast ARP and IP are not, nor the frame or two that a switch is
-        forwarding while the end leaves it."""
+        """Frames that came in and that no protocol accepted, as on a link's free end while nothing forwards its frames.
+
+        Unicast IP and unknown protocols are counted. Broadcast ARP and IP are not, nor frames that a switch is forwarding
+        while the interface is unplugged.
+        """
         return self.rx_dropped + self.rx_otherhost
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """State of a namespace that a plan needs.
+    """State of a namespace that a plan needs. Interfaces are identified by their indexes, except in `interfaces`.
 
-    addresses: by interface index. routes: the static ones. forwarding: forwarding of the switches in it. redirections:
-    interface index -> where its incoming frames are sent (joined cables). staged: interface index -> the interface of a
-    stage to or from which frames are redirected before that. patched: port's index -> its patch, to which its outgoing
-    frames are redirected. routing: the IP versions that it routes between its interfaces. offloads: index of a veth
-    interface -> which GSO frames it takes. hooks: the interfaces whose frames can be redirected, diverted or lost. qdiscs:
-    the root disciplines by interface index. classifiers: interface index -> the name of its loss classifier. diversions:
-    interface index -> where its frames are diverted to before all filters.
+    interfaces: by name. addresses: interface -> addresses with prefix length. routes: static ones, (network, gateway).
+    forwarding: static entries of the switches, (switch, MAC) -> port. redirections: interface -> the interface to which its
+    incoming frames are redirected (joined cables). staged: interface -> the interface to which its incoming frames are
+    redirected before that, to or from a stage. patched: port -> the patch to which its outgoing frames are redirected.
+    routing: the IP versions that the namespace routes. offloads: veth or VXLAN interface -> the GSO frames that it accepts.
+    hooks: interfaces with a clsact qdisc. qdiscs: interface -> its root qdisc. classifiers: interface -> the name of its
+    loss classifier. diversions: interface -> the interfaces to which its frames are diverted before all other filters.
     """
 
     interfaces: Mapping[str, Interface] = field(default_factory=dict)
@@ -122,9 +124,12 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """One interface. master: the index of the switch it is plugged into, 0 if none. peer: the index of the other end of a
-    veth pair (in that end's namespace), 0 if none. learning and flooding: of a switch's port, True elsewhere.
-    sends: it is operational, which it becomes a while after it has come up."""
+    """One interface.
+
+    up: whether it is set up. master: index of the switch that it is plugged into; 0: none. peer: index of the other end of a
+    veth pair, in that end's namespace; 0: none. learning, flooding: settings of a switch's port; True elsewhere. sends:
+    whether it is operational, which it becomes some time after it is set up.
+    """
 
     index: int
     name: str
@@ -155,19 +160,19 @@ def interfaces(route: RouteSocket) -> list[Interface]:
 
 
 def counters(route: RouteSocket, names: Iterable[str]) -> dict[str, Counters]:
-    """Read the counters of these interfaces of the namespace, by name, as far as they exist."""
+    """Read the counters of these interfaces of the namespace, by name. Interfaces that do not exist are left out."""
     entries = {name: entry for name in names if (entry := _entry_named(route, name)) is not None}
     return {name: _counters(attributes(entry[_LINK.size :])[IFLA_STATS64]) for name, entry in entries.items()}
 
 
-def any_settles(route: RouteSocket) -> bool:
-    """Whether an interface of the namespace has a carrier that the kernel's link watch has not noticed yet: it drops what it
-    is to send. Cheaper than `interfaces`, since a change of a cluster asks several times for all interfaces."""
+def has_pending_carrier(route: RouteSocket) -> bool:
+    """Whether an interface of the namespace has a carrier that the kernel's link watch has not noticed yet, so that the
+    interface drops frames. Cheaper than `interfaces`, since a change of a cluster calls it repeatedly."""
     without_statistics = attribute(IFLA_EXT_MASK, _U32.pack(RTEXT_FILTER_SKIP_STATS))
-    return any(_settles(entry) for entry in route.dump(RTM_GETLINK, bytes(_LINK.size) + without_statistics))
+    return any(_is_carrier_pending(entry) for entry in route.dump(RTM_GETLINK, bytes(_LINK.size) + without_statistics))
 
 
-def _settles(entry: memoryview) -> bool:
+def _is_carrier_pending(entry: memoryview) -> bool:
     _, _, _, flags, _ = _LINK.unpack_from(entry)
     if not flags & IFF_LOWER_UP:
         return False
@@ -176,12 +181,12 @@ def _settles(entry: memoryview) -> bool:
 
 
 def interface(route: RouteSocket, index: int) -> Interface:
-    """Read one interface of the namespace. RequestError when there is none."""
+    """Read one interface of the namespace. Raises RequestError if there is none."""
     return _interface(route.query(message(RTM_GETLINK, NLM_F_REQUEST, _LINK.pack(0, 0, index, 0, 0), sequence=1)))
 
 
 def interface_named(route: RouteSocket, name: str) -> Interface | None:
-    """Read the interface of that name in the namespace; None when there is none."""
+    """Read the interface of that name in the namespace; None if there is none."""
     entry = _entry_named(route, name)
     return None if entry is None else _interface(entry)
 
@@ -202,14 +207,14 @@ def _interface(entry: memoryview) -> Interface:
     link_info = attributes(values[IFLA_LINKINFO]) if IFLA_LINKINFO in values else {}
     port = attributes(link_info[IFLA_INFO_SLAVE_DATA]) if IFLA_INFO_SLAVE_DATA in link_info else {}
     name, kind, alias = (
-        text(attributes_by_type[part]) if part in attributes_by_type else ""
-        for attributes_by_type, part in ((values, IFLA_IFNAME), (link_info, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
+        text(attributes_by_type[kind]) if kind in attributes_by_type else ""
+        for attributes_by_type, kind in ((values, IFLA_IFNAME), (link_info, IFLA_INFO_KIND), (values, IFLA_IFALIAS))
     )
     mtu, master, peer = (
-        int(_U32.unpack(values[part])[0]) if part in values else 0 for part in (IFLA_MTU, IFLA_MASTER, IFLA_LINK)
+        int(_U32.unpack(values[number])[0]) if number in values else 0 for number in (IFLA_MTU, IFLA_MASTER, IFLA_LINK)
     )
     learning, flooding = (
-        part not in port or bool(port[part][0]) for part in (IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD)
+        setting not in port or bool(port[setting][0]) for setting in (IFLA_BRPORT_LEARNING, IFLA_BRPORT_UNICAST_FLOOD)
     )
     mac = _mac(values[IFLA_ADDRESS]) if IFLA_ADDRESS in values else ""
     state = values[IFLA_OPERSTATE][0] if IFLA_OPERSTATE in values else IF_OPER_UP
@@ -240,8 +245,8 @@ def _counters(value: memoryview) -> Counters:
 
 
 def addresses(route: RouteSocket) -> dict[int, frozenset[str]]:
-    """Read by interface index the addresses with prefix length, without those of host scope, and for IPv4 without those of
-    link scope."""
+    """Read the addresses with prefix length, by interface index: those of global and site scope, and IPv6 addresses of link
+    scope."""
     texts_of: dict[int, set[str]] = {}
     for entry in route.dump(RTM_GETADDR, bytes(_ADDRESS.size)):
         family, prefix, _, scope, index = _ADDRESS.unpack_from(entry)
@@ -284,14 +289,14 @@ def forwarding(route: RouteSocket) -> dict[tuple[int, str], int]:
 
 
 def hooks(route: RouteSocket) -> frozenset[int]:
-    """Return the interfaces that have the hook for filters (clsact)."""
+    """Return the indexes of the interfaces that have the hook for filters (clsact)."""
     qdiscs = (TC_MESSAGE.unpack_from(entry) for entry in route.dump(RTM_GETQDISC, bytes(TC_MESSAGE.size)))
     return frozenset(index for _, index, _, parent, _ in qdiscs if parent == TC_H_CLSACT)
 
 
 def redirections(filters_by_index: Mapping[int, Sequence[Filter]]) -> dict[int, dict[int, int]]:
-    """Return the redirections among the filters of interfaces: filter's priority -> interface index -> the interface that
-    frames leave by, 0 when that is gone."""
+    """Return the redirections among the filters of interfaces: priority of the filter -> interface index -> index of the
+    interface by which frames leave; 0 if that was removed."""
     by_priority: dict[int, dict[int, int]] = {}
     for index, hook_filters in filters_by_index.items():
         for priority, kind, options in hook_filters:
@@ -302,7 +307,7 @@ def redirections(filters_by_index: Mapping[int, Sequence[Filter]]) -> dict[int, 
 
 
 def node_contents(route: RouteSocket) -> Contents:
-    """Read the contents of a node's namespace; the calling thread must be in it (for the kernel's settings)."""
+    """Read the contents of a node's namespace. The calling thread must be in it, to read the settings of routing."""
     routing = frozenset(version for version, path in ROUTING.items() if _setting(path) == "1")
     interfaces_by_name = by_name(interfaces(route))
     return Contents(
@@ -324,7 +329,7 @@ def _offloads(route: RouteSocket, interfaces: Iterable[Interface]) -> dict[int, 
 
 
 def _setting(path: str) -> str:
-    """Read a kernel setting, empty where the kernel lacks it."""
+    """Read a kernel setting; empty if this kernel does not have it."""
     try:
         return read_kernel_file(path).strip()
     except FileNotFoundError:
@@ -332,11 +337,13 @@ def _setting(path: str) -> str:
 
 
 def wire_contents(route: RouteSocket) -> Contents:
-    """Read the contents of a wire namespace: the switches, the cables' ends there, their disciplines and filters."""
+    """Read the contents of a wire namespace: switches, ends of cables, their qdiscs and filters."""
     interfaces_by_name = by_name(interfaces(route))
     hooked = hooks(route)
-    # Few of a switch's ports have any filter.
-    incoming = {index: found for index in hooked if (found := filters(route, index, TC_H_CLSACT_INGRESS))}
+    # Most ports of switches have no filters. Only interfaces with ingress filters can have egress filters.
+    incoming = {
+        index: ingress_filters for index in hooked if (ingress_filters := filters(route, index, TC_H_CLSACT_INGRESS))
+    }
     outgoing = {index: filters(route, index, TC_H_CLSACT_EGRESS) for index in incoming}
     redirected = redirections(incoming)
     return Contents(
@@ -356,9 +363,11 @@ def wire_contents(route: RouteSocket) -> Contents:
 def _classifiers(filters_by_index: Mapping[int, Sequence[Filter]]) -> dict[int, str]:
     from testbed.kernel import loss_classifier
 
-    attached = ((index, loss_classifier.attached_among(found)) for index, found in filters_by_index.items())
+    attached = (
+        (index, loss_classifier.attached_among(hook_filters)) for index, hook_filters in filters_by_index.items()
+    )
     return {index: classifier.name for index, classifier in attached if classifier is not None}
 
 
-def by_name(found: Iterable[Interface]) -> dict[str, Interface]:
-    return {interface.name: interface for interface in found}
+def by_name(interfaces: Iterable[Interface]) -> dict[str, Interface]:
+    return {interface.name: interface for interface in interfaces}

@@ -12,21 +12,23 @@ _GROUPS: Final = 1 | 8  # RTMGRP_LINK, RTMGRP_TC
 
 
 class Monitor:
-    """A socket that becomes readable when an interface or a filter is added, removed or changed. The change itself must be
-    looked up, since notifications may be lost."""
+    """A socket that becomes readable when an interface or a filter is added, removed or changed.
+
+    Notifications may be lost, so their contents are not read: dump the namespace again to find the change.
+    """
 
     def __init__(self, namespace: str) -> None:
-        """namespace: its path. OSError when it is not there."""
+        """namespace: path of the namespace. Raises OSError if it does not exist."""
         with namespaces.inside(namespace):
             kind = socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
             self._socket = socket.socket(socket.AF_NETLINK, kind, socket.NETLINK_ROUTE)
         self._socket.bind((0, _GROUPS))
 
     @classmethod
-    def from_descriptor(cls, opened: int) -> Monitor:
-        """Wrap a descriptor that another process has opened; this object owns it."""
+    def from_descriptor(cls, descriptor: int) -> Monitor:
+        """Make a monitor of a socket that another process has opened; the monitor owns the descriptor."""
         monitor = cls.__new__(cls)
-        monitor._socket = socket.socket(fileno=opened)
+        monitor._socket = socket.socket(fileno=descriptor)
         return monitor
 
     def fileno(self) -> int:

@@ -20,11 +20,11 @@ _HOSTS: Final = "/etc/hosts"
 class NodeContext:
     """Environment of a program in a node.
 
-    namespace: the path of the node's network namespace. holder: the pid of the namespace holder of a rootless cluster's
-    user and mount namespaces, else 0. hosts: the file bound over /etc/hosts. files: further files to bind, target ->
-    source. private_directories: directories to bind, target -> source, an outer one before those in it. directories:
-    paths of further directories, empty for each program. cpus: the processors it may use, empty for
-    all. group: its cgroup, None for none.
+    namespace: path of the node's network namespace. host_name: the node's name. hosts: the file to bind over /etc/hosts.
+    holder: pid of the process that holds a rootless cluster's user and mount namespaces; 0: none. files: further files to
+    bind, target -> source. private_directories: directories to bind, target -> source, outer before inner ones.
+    directories: paths at which each program gets a new empty directory. environment: additional variables. cpus: the
+    processors that the program may use; empty: all. group: path of the node's cgroup; None: no limits.
     """
 
     namespace: str
@@ -40,8 +40,8 @@ class NodeContext:
 
 
 def enter_holder(holder: int) -> None:
-    """Enter the user, mount and network namespaces of a namespace holder (pid), as their root; the process must have one
-    thread."""
+    """Enter the user, mount and network namespaces of a namespace holder, as their root. holder: its pid. The process must
+    have one thread."""
     handles = [
         (os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind)
         for name, kind in (
@@ -56,12 +56,12 @@ def enter_holder(holder: int) -> None:
     for handle, kind in handles:
         syscalls.setns(handle, kind)
         os.close(handle)
-    with contextlib.suppress(OSError):  # where the new mount namespace does not have it, stay at its root
+    with contextlib.suppress(OSError):  # it may not exist in the new mount namespace: stay at the root
         os.chdir(directory)
 
 
 def is_inside(holder: int) -> bool:
-    """Whether this process is in the user namespace of a namespace holder (pid)."""
+    """Whether this process is in the user namespace of a namespace holder. holder: its pid."""
     return os.stat("/proc/self/ns/user").st_ino == os.stat(f"/proc/{holder}/ns/user").st_ino
 
 
@@ -88,12 +88,13 @@ def enter(node_context: NodeContext) -> None:
 
 
 def _show_sys(with_groups: bool) -> None:
-    """Mount a new /sys: /sys/class/net shows the network namespace of the mounting process.
+    """Mount a new /sys, whose /sys/class/net lists the interfaces of this process's network namespace.
 
-    In a limited node, where programs look for their limits, the machine's own cgroup mount is bound into it: a new one
-    would change its options for all.
+    with_groups: bind the machine's cgroup mount into it, since programs in a node with limits read them there. Mounting
+    cgroup2 anew would change the options of the machine's mount.
 
-    A rootless mount may be refused (a container that hides parts of /sys): the program then sees the old /sys.
+    The kernel may refuse the mount to an unprivileged user (in a container that hides parts of /sys); the program then sees
+    the old /sys.
     """
     groups = os.open("/sys/fs/cgroup", os.O_PATH | os.O_CLOEXEC) if with_groups else None
     try:

@@ -1,11 +1,11 @@
-"""TBF: the rate of a link's direction where the kernel has no netem.
+"""TBF: the rate of one direction of a link on a kernel without netem.
 
-A token bucket is not a wire: after a pause it passes as many bytes at once as the bucket holds, a first frame takes no
-time, and only a frame that finds the bucket empty waits. Over a long time the rate is exact. HTB is a token bucket with
-classes, which a link's direction does not need.
+A token bucket differs from a wire: after a pause it passes as many bytes at once as the bucket holds, and only frames that
+find too few tokens wait. Over a long time, the rate is exact. HTB is a token bucket with classes, which a direction does not
+need.
 
-The bucket must hold the largest frame, and the bytes that the rate allows while the kernel's timer is late, or
-tokens are lost and the rate is not reached. A larger bucket makes longer bursts.
+The bucket must hold the largest frame, and the bytes that the rate allows while the kernel's timer is late: otherwise tokens
+are lost, and the rate is not reached. A larger bucket allows longer bursts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from testbed.spec.layout import Impairment
 
 KIND: Final = "tbf"
 HANDLE: Final = 0x0002_0000
-"""Differs from netem's: a discipline cannot be changed into one of another kind."""
+"""Differs from netem's handle, since a qdisc cannot be changed into one of another kind."""
 
 LATENESS: Final = 1_000_000
-"""Nanoseconds that a timer of the kernel may be late without loss of tokens."""
+"""Lateness of the kernel's timer, in nanoseconds, up to which no tokens are lost."""
 
 TCA_TBF_PARMS, TCA_TBF_RATE64, TCA_TBF_BURST = 1, 4, 6
 TC_LINKLAYER_ETHERNET = 1
@@ -36,14 +36,16 @@ _QOPT_TAIL = struct.Struct("=III")  # limit, buffer, mtu; after the two ratespec
 _U32 = struct.Struct("=I")
 _U64 = struct.Struct("=Q")
 _U32_MAX = 0xFFFF_FFFF
-_TICK = 6  # PSCHED_SHIFT: the kernel reports times in 64 ns
+_TICK = 6  # PSCHED_SHIFT: the kernel reports times in units of 64 ns
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Options that TBF takes or reports. rate: bytes/s. burst: bytes in the bucket. limit: limit of the queue, in bytes, or
-    in frames if in_frames. sizes: table of the bytes that frames of each size take. The kernel reports neither in_frames nor
-    sizes."""
+    """Options that TBF takes or reports.
+
+    rate: bytes/s. burst: size of the bucket, bytes. limit: limit of the queue, in frames if `in_frames`, else in bytes.
+    sizes: the size table, if any. The kernel reports neither `in_frames` nor `sizes`.
+    """
 
     rate: int
     burst: int
@@ -52,8 +54,8 @@ class Options:
     sizes: SizeTable | None = None
 
     def matches(self, report: Options) -> bool:
-        """Whether the kernel reports a discipline with these options. It reports the burst as a time, in 32 bits and steps
-        of 64 ns: a burst that does not fit is not compared."""
+        """Whether reported options are those of a qdisc with these options. The kernel reports the burst as a time, in
+        32 bits and units of 64 ns: a burst that does not fit is not compared."""
         fits = self.burst * NS_PER_SECOND // self.rate >> _TICK <= _U32_MAX
         step = -(-self.rate * (2 << _TICK) // NS_PER_SECOND) + 1
         if fits and abs(report.burst - self.burst) > step:
@@ -62,14 +64,17 @@ class Options:
 
 
 def burst_of(impairment: Impairment, mtu: int) -> int:
-    """Return the size of the bucket in bytes: the largest frame, and what the rate allows while a timer is late."""
-    return wire_size(impairment, largest_frame(mtu) + qdiscs.VLAN) + impairment.rate * LATENESS // (8 * NS_PER_SECOND)
+    """Return the size of the bucket in bytes: the largest frame, plus the bytes that the rate allows in `LATENESS`."""
+    return wire_size(impairment, largest_frame(mtu) + qdiscs.VLAN_TAG) + impairment.rate * LATENESS // (
+        8 * NS_PER_SECOND
+    )
 
 
 def options_of(impairment: Impairment, *, mtu: int) -> Options:
-    """Convert an impairment's rate to TBF's options. Raises UnsupportedError for sizes that the kernel's table cannot hold.
+    """Convert an impairment's rate to TBF's options. mtu: of the link.
 
-    Where frames have a minimum, overhead or cells, a queue in bytes counts their bytes on the wire.
+    With a minimum frame, overhead or cells, a queue in bytes counts bytes on the wire. Raises UnsupportedError for
+    sizes that the kernel cannot represent.
     """
     if not impairment.rate:
         raise ValueError("an impairment without a rate needs no shaper")
@@ -88,11 +93,11 @@ def options_of(impairment: Impairment, *, mtu: int) -> Options:
 
 
 def requests(index: int, options: Options, before: Options | None = None) -> list[bytes]:
-    """Encode the requests that set an interface's TBF options. A TBF with our handle is changed in place and keeps its
+    """Encode the requests that set an interface's TBF options. A TBF with this handle is changed in place and keeps its
     queue.
 
-    before: the options in force, if any. If these limit the queue in the other unit, the queue is replaced and its frames
-    are lost: TBF itself has a queue in bytes; a queue in frames is a pfifo below it.
+    before: the options in force, if any. If their limit is in the other unit (frames or bytes), the queue is replaced
+    and its frames are lost: TBF itself has a queue in bytes, and a queue in frames is a pfifo below it.
     """
     rate = _RATESPEC.pack(0, TC_LINKLAYER_ETHERNET, 0, 0, 0, min(options.rate, _U32_MAX))
     encoded = attribute(TCA_TBF_PARMS, rate + bytes(_RATESPEC.size) + _QOPT_TAIL.pack(options.limit, 0, 0))
@@ -101,7 +106,7 @@ def requests(index: int, options: Options, before: Options | None = None) -> lis
         encoded += attribute(TCA_TBF_RATE64, _U64.pack(options.rate))
     messages = [qdiscs.request(index, KIND, HANDLE, encoded, sizes=options.sizes)]
     if options.in_frames or (before is not None and before.in_frames):
-        # TBF sets the limit of its inner fifo, in the fifo's unit.
+        # TBF sets the limit of the FIFO below it, in that FIFO's unit.
         kind = "pfifo" if options.in_frames else "bfifo"
         handle = HANDLE + (0x1_0000 if options.in_frames else 0x2_0000)
         messages.append(qdiscs.request(index, kind, handle, _U32.pack(options.limit), parent=HANDLE | 1))
@@ -109,7 +114,7 @@ def requests(index: int, options: Options, before: Options | None = None) -> lis
 
 
 def decode(raw: bytes) -> Options:
-    """Decode options from the payload of TCA_OPTIONS in a dump; the burst to the kernel's precision."""
+    """Decode options from the payload of TCA_OPTIONS in a dump. The burst has the kernel's precision."""
     attributes_by_type = attributes(memoryview(raw))
     *_, rate = _RATESPEC.unpack_from(attributes_by_type[TCA_TBF_PARMS])
     limit, buffer, _ = _QOPT_TAIL.unpack_from(attributes_by_type[TCA_TBF_PARMS], 2 * _RATESPEC.size)

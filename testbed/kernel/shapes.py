@@ -1,10 +1,9 @@
-"""Templates of netlink messages: pyroute2 encodes one message per shape, and further messages of the shape patch its bytes.
+"""Templates of netlink messages: pyroute2 encodes one message of each shape, whose bytes are patched for further messages.
 
-pyroute2 takes about 0.4 ms to encode the message that makes a veth pair, and a cluster sends hundreds of them. A
-function decorated with `shaped` builds a pyroute2 message from its arguments. For each combination of text lengths and
-of omitted optional arguments it is called once with recognisable values, whose offsets in the encoded bytes are
-recorded. It is checked then that every value occurs exactly once (an `Mtu` twice); a test compares patched with
-encoded messages.
+pyroute2 takes about 0.4 ms to encode the message that makes a veth pair, and a cluster sends hundreds of them. A function
+decorated with `shaped` builds a pyroute2 message from its arguments. For each *shape* (text lengths, IP versions, omitted
+arguments and fixed values), it is called once with recognisable values, whose offsets in the encoded bytes are recorded.
+Every value must occur exactly once (an `Mtu` twice), which is checked then. A test compares patched with encoded messages.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ P = ParamSpec("P")
 # The types of the parameters of a shaped function; their names select how a value is patched in.
 Text: TypeAlias = str  # NUL-terminated on the wire
 Mac: TypeAlias = str  # "02:00:00:00:00:01"
-U32: TypeAlias = int  # native order, as netlink has it
+U32: TypeAlias = int  # in native byte order, like netlink
 Mtu: TypeAlias = int  # a U32 that occurs twice in the message, for both ends of a pair
 Ip: TypeAlias = str  # of either version
-Fixed: TypeAlias = int  # every value is a shape of its own: too small to be found again in the bytes
+Fixed: TypeAlias = int  # too short to be found in the bytes: every value makes another shape
 
 
 class Message(Protocol):
-    """The used part of pyroute2's nlmsg."""
+    """The part of pyroute2's nlmsg that this module uses."""
 
     data: bytearray
 
@@ -65,7 +64,7 @@ _BYTES: dict[str, Callable[[object], bytes]] = {
 
 def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
     """Turn a function that builds a pyroute2 message into one that returns its bytes, encoding each shape once."""
-    untyped: Callable[..., Message] = build  # the samples have the parameters' types, but only we know
+    untyped: Callable[..., Message] = build  # the samples have the right types, which mypy cannot infer
     parameters = list(inspect.signature(build).parameters.values())
     names = [parameter.name for parameter in parameters]
     kinds = [str(parameter.annotation).removesuffix(" | None") for parameter in parameters]
@@ -101,10 +100,9 @@ def shaped(build: Callable[P, Message]) -> Callable[P, bytes]:
             value if value is None or kind == "Fixed" else len(str(value)) if kind == "Text" else ":" in str(value)
             for kind, value in zip(kinds, values, strict=True)
         )
-        known = shapes.get(shape)
-        if known is None:
-            known = shapes[shape] = encode_shape(values)
-        template, offsets = known
+        if shape not in shapes:
+            shapes[shape] = encode_shape(values)
+        template, offsets = shapes[shape]
         message = bytearray(template)
         for offset, value, convert in zip(offsets, values, converters, strict=True):
             if offset and convert is not None:

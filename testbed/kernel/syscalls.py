@@ -1,4 +1,5 @@
-"""System calls that Python 3.11 does not offer, through libc; failures are OSError with errno and the path."""
+"""System calls that Python 3.11 does not offer, through libc. A failed call raises OSError with errno and, for mounts, the
+path."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# All are resolved here: in a forked process each would take memory of its own.
+# All symbols are resolved at import: each one resolved in a forked process would take private memory there.
 _libc.unshare.argtypes = (ctypes.c_int,)
 _libc.setns.argtypes = (ctypes.c_int, ctypes.c_int)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -47,16 +48,18 @@ def checked(result: int, path: str | None = None) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Give the calling thread new namespaces. Not announced: they end with the thread unless something holds them."""
+    """Move the calling thread into new namespaces. flags: CLONE_NEW*. Not announced, since the namespaces end with the
+    thread unless they are mounted or held open."""
     checked(_libc.unshare(flags))
 
 
 def setns(descriptor: int, kind: int = 0) -> None:
-    """Move the calling thread into the namespace behind `descriptor`."""
+    """Move the calling thread into the namespace of a descriptor. kind: its required type, CLONE_NEW*; 0: any."""
     checked(_libc.setns(descriptor, kind))
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount `source` at `target`. kind: type of the file system. flags: MS_*. options: of the file system."""
     checked(
         _libc.mount(
             os.fsencode(source),
@@ -87,5 +90,5 @@ def name_process(name: str) -> None:
 
 
 def end_with_parent(number: int) -> None:
-    """Request this signal for the end of the thread that forked us (prctl PR_SET_PDEATHSIG)."""
+    """Request a signal for the end of the thread that forked this process; 0: none (prctl PR_SET_PDEATHSIG)."""
     checked(_libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0))

@@ -1,8 +1,7 @@
-"""Taps: packet sockets that capture the frames of an interface that pass a filter, in both directions, with kernel
-timestamps.
+"""Taps: packet sockets that capture an interface's frames that pass a filter, in both directions, with kernel timestamps.
 
-Timestamps are of the machine's wall clock in every namespace: the difference of a frame's timestamps on two interfaces
-is its latency. A tap does not affect other sockets, switches and programs.
+Timestamps have the machine's wall clock in every namespace, so the difference of a frame's timestamps on two interfaces is
+its latency. A tap does not affect other sockets, switches and programs.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from testbed.kernel.packet_options import (
 )
 
 SNAP_LENGTH: Final = 80
-"""Bytes of a frame, from its beginning, that a tap captures."""
+"""Number of bytes at the beginning of a frame that a tap captures."""
 
 FRAME_IN_BUFFER: Final = 1024
-"""Bytes of a socket's buffer that a small frame takes, about."""
+"""Approximate number of bytes that a small frame takes of a socket's buffer."""
 
 _SIOCGIFINDEX: Final = 0x8933
 _STAMP: Final = struct.Struct("qq")
@@ -42,14 +41,14 @@ _LOAD_HALF, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
 _ACCEPT: Final = 0x40000
 
 Capture = tuple[bool, int, int, bytes]
-"""A captured frame: whether it left (else it came in), when (wall clock, nanoseconds), its length, and its first bytes."""
+"""A captured frame: whether it was outgoing, its time (wall clock, nanoseconds), its length, and its first bytes."""
 
 Test = tuple[int, int, int]
-"""A test of a frame: offset, number of bytes (2 or 4), and the value there."""
+"""A test of a frame: offset, number of bytes (2 or 4), and the required value."""
 
 
 def pass_any(tests: list[Test]) -> bytes:
-    """Make a filter that passes a frame if one of the tests holds."""
+    """Make a classic BPF filter that passes frames for which at least one of the tests holds."""
     program: list[tuple[int, int, int, int]] = []
     for number, (offset, width, value) in enumerate(tests):
         remaining = len(tests) - number - 1
@@ -63,9 +62,9 @@ class Tap:
     """A capture of one interface."""
 
     def __init__(self, namespace: str, device: str, accepted: bytes, buffer: int, port: str = "") -> None:
-        """namespace: its path. accepted: a filter, see `pass_any`. buffer: bytes that may wait; without root the machine's
-        limit holds. port: an interface there; of incoming frames only those marked with its index are captured. OSError
-        when there is no such interface."""
+        """namespace: path of the network namespace. accepted: a filter, see `pass_any`. buffer: bytes of the receive buffer;
+        without root, the machine's limit applies. port: name of an interface in the namespace: only incoming frames that are
+        marked with its index are captured; empty: all. Raises OSError if there is no such interface."""
         self._socket = socket_in(namespace)
         try:
             set_buffers(self._socket, buffer, socket.SO_RCVBUF)
@@ -85,11 +84,11 @@ class Tap:
 
     @property
     def capacity(self) -> int:
-        """How many small frames may wait to be read."""
+        """Approximate number of small frames that can wait to be read."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // FRAME_IN_BUFFER
 
     def read(self, max_frames: int) -> list[Capture]:
-        """Read the frames that wait, but no more than `max_frames`."""
+        """Read pending frames, at most `max_frames`."""
         frames: list[Capture] = []
         buffer, receive = self._buffer, self._socket.recvmsg_into
         while len(frames) < max_frames:
@@ -98,7 +97,7 @@ class Tap:
             except BlockingIOError:
                 break
             except OSError as error:
-                if error.errno in DOWN:  # reported once when the interface goes down
+                if error.errno in DOWN:  # reported once after the interface was set down
                     continue
                 raise
             seconds, nanoseconds = _STAMP.unpack(control[0][2])
@@ -107,7 +106,7 @@ class Tap:
         return frames
 
     def overrun(self) -> int:
-        """Return the frames that did not fit into the buffer since the last call."""
+        """Return the number of frames, since the last call, for which the buffer had no space."""
         return take_statistics(self._socket)[1]
 
 
@@ -126,7 +125,7 @@ class Sender:
         self._socket.close()
 
     def send(self, frame: bytes) -> bool:
-        """Send a frame; return whether the kernel has taken it."""
+        """Send a frame; return whether the kernel has accepted it: False if the queue is full or the interface is down."""
         try:
             self._socket.send(frame)
         except OSError as error:
@@ -137,13 +136,13 @@ class Sender:
 
 
 def index_in(sock: socket.socket, device: str) -> int:
-    """Return the index of an interface in a socket's network namespace. OSError when there is none."""
+    """Return the index of an interface in a socket's network namespace. Raises OSError if there is none."""
     request = struct.pack("16si20x", device.encode(), 0)  # struct ifreq
     index: int = struct.unpack_from("16si", fcntl.ioctl(sock, _SIOCGIFINDEX, request))[1]
     return index
 
 
 def socket_in(namespace: str) -> socket.socket:
-    """Open a packet socket in another namespace, given by its path."""
+    """Open a packet socket in another namespace. namespace: path."""
     with namespaces.inside(namespace):
         return socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)

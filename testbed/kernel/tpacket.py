@@ -1,8 +1,8 @@
-"""TPACKET_V3 rings: capture of all frames of an interface, both directions, in memory shared with the kernel.
+"""TPACKET_V3 rings: capture of all frames of an interface, in both directions, in memory shared with the kernel.
 
-A frame costs no system call, and the machine's limit for socket buffers does not apply to the ring, so that an ordinary user
-gets as much as root. Every frame has a kernel timestamp, as with other packet sockets. A ring does not affect other sockets,
-switches and programs.
+A frame takes no system call. The machine's limit on socket buffers does not apply to the ring, so that an unprivileged user
+gets as much memory as root. Every frame has a kernel timestamp, as with other packet sockets. A ring does not affect other
+sockets, switches and programs.
 
 Source: the kernel's Documentation/networking/packet_mmap.rst.
 """
@@ -30,7 +30,7 @@ from testbed.kernel.packet_options import (
 from testbed.kernel.taps import index_in, socket_in
 
 BLOCK: Final = 1 << 18
-"""Bytes of a block, the unit that the kernel hands over: the largest GSO frame fits in four times."""
+"""Bytes of a block, the unit that the kernel hands over. Four of the largest GSO frames fit into a block."""
 
 DELAY: Final = 10
 """Milliseconds after which the kernel hands over a block that is not full."""
@@ -39,24 +39,24 @@ _TPACKET_V3: Final = 2
 _SECOND: Final = 1_000_000_000
 
 _REQUEST: Final = struct.Struct("7I")  # struct tpacket_req3
-_BLOCK_HEAD: Final = struct.Struct("8x3I")  # of struct tpacket_block_desc: status, frames, where the first one is
-_STATUS: Final = 8  # where a block's status is
+_BLOCK_HEAD: Final = struct.Struct("8x3I")  # struct tpacket_block_desc: status, number of frames, offset of the first
+_STATUS: Final = 8  # offset of the status in a block
 _TO_KERNEL: Final = bytes(4)  # TP_STATUS_KERNEL
-# struct tpacket3_hdr and what follows of struct sockaddr_ll: next, seconds, nanoseconds, bytes here, bytes in all, status,
-# where the frame is, VLAN tag, its EtherType, how it passed.
+# struct tpacket3_hdr and a part of struct sockaddr_ll: offset of the next one, seconds, nanoseconds, captured bytes,
+# bytes of the frame, status, offset of the frame, VLAN tag, the tag's EtherType, packet type.
 _FRAME: Final = struct.Struct("=6IH6xIH20xB")
 _USER: Final = 1  # TP_STATUS_USER
 _CSUM_NOT_READY, _VLAN_VALID, _VLAN_TPID_VALID = 1 << 3, 1 << 4, 1 << 6
-_ETHERTYPE: Final = 12  # where it is in a frame
+_ETHERTYPE: Final = 12  # offset in a frame
 
 TappedFrame = tuple[int, bool, bytes]
-"""A captured frame: when (wall clock, nanoseconds), whether it left (else it came in), and its bytes as on a wire."""
+"""A captured frame: its time (wall clock, nanoseconds), whether it was outgoing, and its bytes as on a wire."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of a ring. received: captured frames; a GSO frame counts once. dropped: frames that did not fit, because the
-    reader was late. cut: frames that are truncated in the ring."""
+    """Counts of a ring. received: captured frames; a GSO frame counts once. dropped: frames for which the ring had no space,
+    because the reader was late. cut: frames that are truncated in the ring."""
 
     received: int = 0
     dropped: int = 0
@@ -67,11 +67,12 @@ class Ring:
     """A capture of one interface. GSO frames are segmented (see `gso`)."""
 
     def __init__(self, namespace: str, device: str, size: int) -> None:
-        """namespace: its path. size: bytes of memory, at least two blocks. OSError when there is no such interface."""
+        """namespace: path of the network namespace. size: bytes of memory; at least two blocks are used. Raises OSError
+        if there is no such interface."""
         blocks = max(2, size // BLOCK)
         self._device = device
         self.counts = Counts()
-        """Up to the last `update_counts`."""
+        """Counts up to the last `update_counts`."""
         self._socket = socket_in(namespace)
         try:
             self._socket.setsockopt(SOL_PACKET, PACKET_VERSION, _TPACKET_V3)
@@ -80,7 +81,7 @@ class Ring:
             self._socket.setsockopt(SOL_PACKET, PACKET_RX_RING, request)
             self._memory = mmap.mmap(self._socket.fileno(), blocks * BLOCK)
             self.index: Final = self._index_now()
-            # Frames that the relay reinjects into a switch are received on the port again.
+            # A port receives frames again that the relay puts back into the switch.
             attach_filter(self._socket, drop_reinserted(self.index))
             self._socket.bind((device, ETH_P_ALL))
         except BaseException:
@@ -90,7 +91,7 @@ class Ring:
         self._next = 0  # the block that the kernel hands over next
 
     def is_current(self) -> bool:
-        """Whether the interface of that name is the one that the ring was opened on."""
+        """Whether the ring's interface still has its name."""
         try:
             return self._index_now() == self.index
         except OSError:
@@ -103,7 +104,8 @@ class Ring:
         return self._socket.fileno()
 
     def clear_error(self) -> None:
-        """Clear the error of an interface that went down or away; until then the descriptor is always readable."""
+        """Clear the error that the socket reports after its interface went down or was removed. Until then, the
+        descriptor is readable."""
         self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
     def close(self) -> None:
@@ -111,7 +113,7 @@ class Ring:
         self._socket.close()
 
     def read(self) -> list[TappedFrame]:
-        """Return the frames of the next block that was handed over; none when there is none yet."""
+        """Return the frames of the next block that the kernel has handed over; empty if there is none."""
         memory, begin = self._memory, self._next
         status, count, first = _BLOCK_HEAD.unpack_from(memory, begin)
         if not status & _USER:

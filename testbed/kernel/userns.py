@@ -1,4 +1,5 @@
-"""User namespaces for rootless clusters: an ordinary user is root in one, with a mount namespace and its own /run/netns."""
+"""User namespaces for rootless clusters: an unprivileged user is root there, with a mount namespace and a private
+/run/netns."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ T = TypeVar("T")
 
 
 def is_root() -> bool:
-    """Whether this process may make namespaces in the machine's own user namespace."""
+    """Whether this process is root of its user namespace, with CAP_NET_ADMIN and CAP_SYS_ADMIN there."""
     effective = 0
-    for line in Path("/proc/self/status").read_text(errors="replace").split("\n"):  # the name may not be UTF-8
+    for line in Path("/proc/self/status").read_text(errors="replace").split("\n"):  # the process name may not be UTF-8
         if line.startswith("CapEff:"):
             effective = int(line.split()[1], 16)
     cap_net_admin, cap_sys_admin = 12, 21
@@ -27,7 +28,10 @@ def is_root() -> bool:
 
 
 def become_namespace_root() -> None:
-    """Put the calling process, which must have one thread, into new user, mount and network namespaces of its own."""
+    """Move the calling process, which must have one thread, into new user, mount and network namespaces, as their root.
+
+    Raises PermissionDeniedError if the machine forbids it.
+    """
     user, group = os.geteuid(), os.getegid()
     try:
         syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
@@ -45,13 +49,14 @@ def become_namespace_root() -> None:
 
 
 def become_user(user: int, group: int) -> None:
-    """Move the calling process, root of a user namespace, into a child namespace where it has its user's own uid and gid; it
-    has no more rights there than its user. OSError."""
+    """Move the calling process, root of a user namespace, into a child namespace in which it has its user's uid and gid and
+    no privileges. Raises OSError."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     Path("/proc/self/uid_map").write_text(f"{user} 0 1")
     Path("/proc/self/gid_map").write_text(f"{group} 0 1")
 
 
+# path of a setting, the value that forbids user namespaces, the assignment that allows them
 _SETTINGS = (
     ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
@@ -64,8 +69,8 @@ _SETTINGS = (
 
 
 def refusal(error: OSError) -> str:
-    """Explain in a sentence why an ordinary user cannot make a user namespace here, and which setting forbids it."""
-    start = "this machine does not let an ordinary user make a user namespace"
+    """Return a message with the reason why an unprivileged user cannot make a user namespace here, and the remedy."""
+    start = "this machine does not let an unprivileged user make a user namespace"
     for path, forbidding, assignment in _SETTINGS:
         try:
             value = Path(path).read_text().strip()
@@ -79,8 +84,8 @@ def refusal(error: OSError) -> str:
 
 
 def call_inside(holder: int, function: Callable[[], T]) -> T:
-    """Call a function in a child process that has entered the namespaces of a holder (pid); return its result or raise its
-    error."""
+    """Call a function in a child process that has entered the namespaces of a holder; return its result or raise its error,
+    see `in_child`. holder: pid of the namespace holder."""
 
     def inside() -> T:
         enter_holder(holder)

@@ -1,9 +1,9 @@
-"""Waiting for file descriptors and a deadline in nanoseconds: epoll, or poll, with a timerfd in it.
+"""Waiting for file descriptors and for a deadline in nanoseconds, by epoll or poll with a timerfd.
 
-Their timeouts are in milliseconds. The timer expires slightly early, and the waiter spins for the rest: the latency of a
-wake-up is a few microseconds on some machines and tens of microseconds on others. The time to spin is adapted to the
-lateness of wake-ups. Shortly before the deadline descriptors are not read: a batch of frames would take longer than the
-remaining time.
+The timeouts of epoll and poll are in milliseconds. The timerfd expires slightly early, and the waiter spins for the rest,
+since a wake-up takes a few microseconds on some machines and tens of microseconds on others. The time to spin is adapted to
+the lateness of wake-ups. Shortly before the deadline, descriptors are not polled: a batch of frames would take longer than
+the remaining time.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from typing import Final
 from testbed.kernel.syscalls import checked
 
 SPIN: Final = 50_000
-"""Maximum nanoseconds before a deadline during which the waiter spins instead of sleeping."""
+"""Maximum time, in nanoseconds, that the waiter spins before a deadline instead of sleeping."""
 
 _INITIAL_SPIN: Final = 20_000  # ns; before the first measurement
-# The spin converges where two of three wake-ups are in time. A higher share would cost more processor time than it saves in
-# lateness.
+# ns. With these steps, two of three wake-ups are in time. A higher share would take more processor time than it is worth.
 _SPIN_INCREASE: Final = 200
 _SPIN_DECREASE: Final = 100
-_FRAME_TIME: Final = 15_000  # ns; a frame takes about as long from its socket to the other one
-_MIN_SLEEP: Final = 5_000  # ns; arming the timer would take as long
+_FRAME_TIME: Final = 15_000  # ns; about the time that the relay takes to forward a frame
+_MIN_SLEEP: Final = 5_000  # ns; arming the timer takes about as long
 _TFD_TIMER_ABSTIME: Final = 1
 _EXPIRY: Final = struct.Struct("qqqq")  # struct itimerspec: interval and value, each seconds and nanoseconds
 
@@ -36,11 +35,11 @@ _libc.timerfd_settime.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p, c
 
 
 class Waiter:
-    """Waiter on the machine's monotonic clock. spin: the maximum of nanoseconds to spin before a deadline; 0: never.
+    """Waiter on the machine's monotonic clock. spin: maximum nanoseconds to spin before a deadline; 0: never.
 
-    is_light: descriptors cost nothing while nobody waits, for a few descriptors and a program that seldom waits. Otherwise
-    the kernel keeps a list of those that are ready, and who sends a frame to a watched socket has the cost: a round trip of
-    bare sockets takes 1.5 us longer.
+    is_light: whether to use poll, for few descriptors and a program that seldom waits. With epoll, the kernel maintains
+    a list of ready descriptors, at the cost of processes that send to watched sockets: a round trip of bare sockets takes
+    1.5 us longer.
     """
 
     def __init__(self, spin: int = SPIN, *, is_light: bool = False) -> None:
@@ -70,7 +69,8 @@ class Waiter:
         self._poller.unregister(descriptor)
 
     def wait(self, deadline: int | None) -> Sequence[int]:
-        """Wait for watched descriptors; return the readable ones, none when the deadline (None: never) has come first."""
+        """Wait until watched descriptors are readable; return them, or an empty sequence after the deadline. deadline:
+        time of the monotonic clock, ns; None: never."""
         poll = self._poller.poll
         if deadline is None:
             if self._armed is not None:
@@ -99,7 +99,8 @@ class Waiter:
         return ()
 
     def _adapt_spin(self, late: int) -> None:
-        """Lengthen the spin if a wake-up was later than it, else shorten it. late: nanoseconds."""
+        """Lengthen the spin if a wake-up came too late for it, else shorten it. late: nanoseconds after the timer's
+        expiry."""
         self._spin = (
             min(self._spin + _SPIN_INCREASE, self._max_spin)
             if late > self._spin
@@ -121,7 +122,7 @@ class Waiter:
 
 
 class Timer:
-    """A descriptor that becomes readable at a time of the monotonic clock."""
+    """A timerfd: a descriptor that becomes readable at a time of the monotonic clock."""
 
     def __init__(self) -> None:
         self._timer = checked(_libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC))

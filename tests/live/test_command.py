@@ -524,7 +524,7 @@ def test_a_malformed_trace_is_reported_with_its_line(tmp_path: Path, machine: ob
 def test_an_impairment_that_the_datapath_cannot_implement_is_rejected_with_the_reason(machine: object) -> None:  # noqa: ARG001
     assert testbed("up", "star-4", "--datapath", "tc").returncode == 0
     result = testbed("inject", "n1", "--delay", "1ms")
-    assert_error(result, 3, "n1:eth0--s1:1", "the datapath 'tc' cannot carry this", "nothing in it can hold a frame")
+    assert_error(result, 3, "n1:eth0--s1:1", "the datapath 'tc' cannot carry this", "it cannot delay frames")
     assert testbed("down").returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""Programs in nodes cannot start in a plain chroot, whose root directory is no mount point; errors name the reason."""
+"""Programs in nodes cannot start in a plain chroot, whose root directory is not a mount point; errors name the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.live.testbed_command import testbed as command
 
 pytestmark = [pytest.mark.requires("root"), pytest.mark.usefixtures("machine")]
 
-REASON = "the root directory here is no mount point (a plain chroot)"
+REASON = "the root directory here is not a mount point (a plain chroot)"
 REMEDY = "'mount --bind DIR DIR' before 'chroot DIR' makes it one"
 
 

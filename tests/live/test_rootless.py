@@ -208,7 +208,7 @@ def test_a_sysctl_that_forbids_user_namespaces_is_reported(home: Path) -> None:
         with pytest.raises(PermissionDeniedError) as caught:
             Cluster.star(2).up()
         assert str(caught.value) == (
-            "this machine does not let an ordinary user make a user namespace (max_user_namespaces is 0): "
+            "this machine does not let an unprivileged user make a user namespace (max_user_namespaces is 0): "
             "run as root, or have root run 'sysctl -w user.max_user_namespaces=15000'"
         )
 

@@ -113,7 +113,7 @@ def test_frames_longer_than_the_receivers_mtu_are_reported_with_both_values(nics
     with pytest.raises(StuckError) as raised:
         testbed.run(mixed, str(script), nics=nics, patience=PATIENCE, timeout=TIMEOUT)  # type: ignore[arg-type]
     message = str(raised.value)
-    sentence = r"n1: NIC: \d+ frames to n2, of up to (\d+) bytes, are lost there: its MTU, 1500, lets it take 1514\n"
+    sentence = r"n1: NIC: \d+ frames to n2, of up to (\d+) bytes, are lost there: its MTU of 1500 allows 1514\n"
     match = re.search(sentence, message + "\n")
     assert match, message
     assert 8_000 < int(match[1]) <= 9_014

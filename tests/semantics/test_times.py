@@ -300,7 +300,7 @@ def test_the_default_queue_holds_128_kibibytes(line: Line) -> None:
     assert marks_of(run.frames) == sorted(set(marks_of(run.frames)))
     queue_length = 128 * 1024 // 1514
     sent_meanwhile = run.offered[-1][0] * 100_000_000 // (8 * SECOND) // 1514
-    slack = 1 if line.exact("usual queue") else 2 + bucket(line) // 1514
+    slack = 1 if line.exact("default queue") else 2 + bucket(line) // 1514
     assert queue_length <= len(run.frames) <= queue_length + 1 + sent_meanwhile + slack
 
 

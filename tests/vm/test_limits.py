@@ -271,7 +271,7 @@ def test_limits_of_an_ordinary_user_are_an_error_that_asks_for_root() -> None:
 
 def test_a_share_below_the_kernels_minimum_is_rejected() -> None:
     assert rejection_reason(limited_layout(cpu_share=0.0005)).endswith(
-        "the least CPU share that the kernel can keep is 0.001 cores"
+        "the smallest CPU share that the kernel can enforce is 0.001 cores"
     )
 
 

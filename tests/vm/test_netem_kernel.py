@@ -68,7 +68,7 @@ def test_capabilities_of_the_kernel_are_probed() -> None:
     ) == (True,) * 5
     if not capabilities.netem_seed:
         assert capabilities.reasons == {
-            "netem_seed": "this kernel's netem takes no seed: it was not kept (kernels from 6.6 on do)"
+            "netem_seed": "this kernel's netem takes no seed: the kernel did not keep it (Linux 6.6 and later do)"
         }
 
 

@@ -46,7 +46,7 @@ from testbed.errors import ConflictError, KernelError, reason_of
 from testbed.kernel import cgroups, namespaces, netlink_messages, offloads, processes, syscalls
 from testbed.kernel.filesystem import write_setting
 from testbed.kernel.netlink import RequestError, RouteSocket
-from testbed.kernel.rtnl_dump import ROUTING, Contents, any_settles, interface, node_contents, wire_contents
+from testbed.kernel.rtnl_dump import ROUTING, Contents, has_pending_carrier, interface, node_contents, wire_contents
 
 # Errors of the kernel which mean that an operation has no effect left, such as the removal of an object that does not exist.
 _HARMLESS_ERRORS = {
@@ -237,7 +237,7 @@ class NetlinkExecutor:
         deadline = time.monotonic() + _CARRIER_TIMEOUT
         for key in {operation.key for operation in operations if isinstance(operation, MakeCable)}:
             route = self.open(key).route
-            while any_settles(route) and time.monotonic() < deadline:
+            while has_pending_carrier(route) and time.monotonic() < deadline:
                 time.sleep(_POLL_INTERVAL)
 
     def _await_carrier(self, index: int) -> None:

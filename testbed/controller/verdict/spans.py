@@ -390,7 +390,7 @@ def machine_findings(before: CounterSnapshot, after: CounterSnapshot, table: Tab
     """Return findings on backlog drops and processor time of the machine."""
     span = after.clock - before.clock
     reason = "counted machine-wide: frames of this cluster or of others"
-    drops = softnet.risen(before.backlog, after.backlog)
+    drops = softnet.drops_between(before.backlog, after.backlog)
     findings = [_finding(table, "softnet drops", drops, reason if drops else "")]
     ticks = after.ticks - before.ticks
     shares = []

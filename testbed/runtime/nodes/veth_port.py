@@ -116,12 +116,12 @@ def make_port(wire: FrameSocket, control_header: bytes) -> VethPort:
     return FlowControlPort(wire, control_header) if control_header else VethPort(wire)
 
 
-def open_socket(device: str, ethertype: int, mtu: int, *, flow_control: bool, looks_often: bool = False) -> FrameSocket:
+def open_socket(device: str, ethertype: int, mtu: int, *, flow_control: bool, polls_often: bool = False) -> FrameSocket:
     """Open the packet socket of a NIC. flow_control: whether the network has back-pressure; frames are not sent again there,
-    so the socket's buffer must hold the windows of all senders while a program computes. looks_often: see `FrameSocket`.
+    so the socket's buffer must hold the windows of all senders while a program computes. polls_often: see `FrameSocket`.
     Raises OSError."""
     buffer = SOCKET_BUFFER_SIZE if flow_control else BUFFER
-    return FrameSocket(device, ethertype, mtu, buffer, looks_often=looks_often)
+    return FrameSocket(device, ethertype, mtu, buffer, polls_often=polls_often)
 
 
 class AskTimer:

@@ -96,7 +96,7 @@ class SharedAgent:
         self._layout = RegionLayout(entries, config.split_driver.descriptors, config.heap)
         self._routed = config.adapters[0].routed
         self._socket = open_socket(
-            config.device, config.ethertype, config.adapters[0].mtu, flow_control=self._routed, looks_often=True
+            config.device, config.ethertype, config.adapters[0].mtu, flow_control=self._routed, polls_often=True
         )
         if config.mtus:
             self._socket.count_oversized(config.mtus)

@@ -11,7 +11,7 @@ from testbed.cluster.plan import netlink_executor
 from testbed.cluster.plan.kernel_operations import MakeCable, Operation, SetUp
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
 from testbed.kernel.netlink import attribute
-from testbed.kernel.rtnl_dump import any_settles
+from testbed.kernel.rtnl_dump import has_pending_carrier
 
 CABLE = MakeCable("n1.eth0", "", "n1-eth0", 3, "", 0, up=True, peer_key="n1", peer_device="eth0", peer_index=2,
                   peer_mac="", mtu=1500)  # fmt: skip
@@ -31,7 +31,7 @@ def await_watch(monkeypatch: pytest.MonkeyPatch, settling_reads: int, operations
 
     executor = NetlinkExecutor("c", lambda _: "", named=False)
     monkeypatch.setattr(executor, "open", lambda _: SimpleNamespace(route=None))
-    monkeypatch.setattr(netlink_executor, "any_settles", read)
+    monkeypatch.setattr(netlink_executor, "has_pending_carrier", read)
     executor.await_link_watch(operations)
     return reads
 
@@ -68,5 +68,5 @@ def test_an_interface_settles_while_its_carrier_is_not_noticed(flags: int, state
             requests.append(fields)
             return [entry]
 
-    assert any_settles(Route()) is settles  # type: ignore[arg-type]
+    assert has_pending_carrier(Route()) is settles  # type: ignore[arg-type]
     assert requests == [bytes(len(link)) + attribute(29, struct.pack("=I", 8))], "without statistics"

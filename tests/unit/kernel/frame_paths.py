@@ -19,6 +19,6 @@ def frame_paths() -> list[ModuleType]:
 def _looking_frames() -> ModuleType:
     """Return the interpreted frame path of a process that polls often."""
     looking = ModuleType("looking_frames")
-    looking.FrameCalls = interpreted_frames.LookingFrameCalls  # type: ignore[attr-defined]
+    looking.FrameCalls = interpreted_frames.PollingFrameCalls  # type: ignore[attr-defined]
     looking.Arena = interpreted_frames.Arena  # type: ignore[attr-defined]
     return looking

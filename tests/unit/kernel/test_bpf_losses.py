@@ -313,11 +313,14 @@ def test_impairments_beyond_the_classifier_are_rejected_with_the_reason() -> Non
     loss = Impairment(loss=0.1)
     assert refusal(loss, FIELDS) == ""
     assert refusal(Impairment(loss_pattern=", ".join(str(3 * n) for n in range(1, 1_002)))) == (
-        "a loss pattern of 1,001 ranges; the classifier takes 1,000"
+        "the loss pattern has 1,001 ranges, and the classifier takes at most 1,000"
     )
     many_fields = standard_fields()
     many_fields.register("many", PLAIN, {f"f{n}": (n, 1) for n in range(17)}, flow=[f"f{n}" for n in range(17)])
-    assert refusal(loss, many_fields) == "a flow key of 17 fields (EtherType 0x88b5); the classifier takes 16"
+    assert (
+        refusal(loss, many_fields)
+        == "the flow key of EtherType 0x88b5 has 17 fields, and the classifier takes at most 16"
+    )
     assert refusal(Impairment(loss_pattern="1"), many_fields) == ""  # a pattern needs no flow
     for flow in ("wide", "id"):
         wide_fields = standard_fields()

@@ -36,7 +36,7 @@ IMPAIRMENTS: dict[str, Impairment] = {
     "rate in bits": Impairment(rate=999),
     "time on the wire": RATE,
     "rate trace": Impairment(rate_trace="t"),
-    "usual queue": RATE,
+    "default queue": RATE,
     "queue in bytes": replace(RATE, queue=5000),
     "queue in frames": replace(RATE, queue_frames=5),
     "queue in frames before a delay": replace(RATE, queue_frames=5, delay=MS),
@@ -182,11 +182,11 @@ def test_the_datapath_suits_both_directions() -> None:
 def test_the_reasons_against_earlier_datapaths_are_reported() -> None:
     assert choose(DELAY, DELAY, WITHOUT_NETEM).notes == (
         "netem not taken: no netem",
-        "tc not taken: delay: nothing in it can hold a frame for a time",
+        "tc not taken: delay: it cannot delay frames",
     )
     assert choose(RATE, NOTHING, ALL).notes == (
-        "netem not taken: only approximately: usual queue",
-        "tc not taken: only approximately: rate; time on the wire; usual queue",
+        "netem not taken: only approximately: default queue",
+        "tc not taken: only approximately: rate; time on the wire; default queue",
     )
 
 
@@ -204,7 +204,7 @@ def test_an_approximation_is_used_on_request_and_reported() -> None:
     assert [note.partition(" is approximate")[0] for note in choice.notes] == [
         "rate",
         "time on the wire",
-        "usual queue",
+        "default queue",
     ]
     assert "1,250 bytes and one frame" in choice.notes[0]
 
@@ -220,9 +220,7 @@ def test_a_direct_link_rejects_impairments() -> None:
 
 
 def test_a_feature_that_a_datapath_lacks_is_rejected_with_the_reason() -> None:
-    assert refusal("tc", DELAY) == (
-        "the datapath 'tc' cannot carry this: delay: nothing in it can hold a frame for a time"
-    )
+    assert refusal("tc", DELAY) == ("the datapath 'tc' cannot carry this: delay: it cannot delay frames")
     assert refusal("netem", NOTHING, backward=IMPAIRMENTS["rules"]).endswith("rules: it has none")
 
 
@@ -268,7 +266,7 @@ def test_a_link_that_needs_a_missing_relay_is_rejected_with_all_reasons() -> Non
     )
     assert text == (
         "no datapath can carry this here: netem not taken: no netem; "
-        "tc not taken: delay: nothing in it can hold a frame for a time; relay not taken: no socket"
+        "tc not taken: delay: it cannot delay frames; relay not taken: no socket"
     )
 
 
@@ -280,7 +278,7 @@ def test_a_netem_without_a_seed_is_chosen_for_no_random_impairment_unless_reques
     assert chosen(DELAY, seedless) == "netem"
     assert chosen(LOSS, seedless) == "tc"
     choice = choose(LOSS, NOTHING, seedless, "netem")
-    assert choice.notes == ("chance (loss) is approximate: it falls otherwise in every run: it takes no seed",)
+    assert choice.notes == ("randomness (loss) is approximate: it differs in every run: it takes no seed",)
 
 
 def test_netem_is_skipped_if_it_cannot_duplicate_beside_another_netem() -> None:

@@ -144,7 +144,7 @@ def test_an_oversized_frame_is_truncated() -> None:
 def test_a_maximum_frame_size_below_one_byte_is_rejected() -> None:
     def scenario(path: ModuleType) -> None:
         for longest in (0, -1):
-            with pytest.raises(ValueError, match=f"a frame has 1 byte or more, not {longest}"):
+            with pytest.raises(ValueError, match=f"longest must be 1 byte or more, got {longest}"):
                 calls_on(path, "b", longest)
 
     on_all_paths(scenario)
@@ -287,7 +287,7 @@ def test_a_failing_batch_reports_the_operation_and_the_reason() -> None:
         assert arena.send(sender.fileno(), A, [fitting], [bytes(10)]) == (1, 0)
         with pytest.raises(ValueError, match="at most 64 frames"):
             arena.send(sender.fileno(), A, [fitting] * (BATCH + 1), [])
-        with pytest.raises(ValueError, match="as many headers or none"):
+        with pytest.raises(ValueError, match="no headers or as many as frames"):
             arena.send(sender.fileno(), A, [fitting, fitting], [bytes(10)])
         set_link(netlink_messages.set_down, A)
         assert arena.send(sender.fileno(), A, [fitting], []) == (0, errno.ENETDOWN)
@@ -308,7 +308,7 @@ def test_a_batch_of_an_interface_that_is_down_is_empty_and_a_closed_socket_is_an
         set_link(netlink_messages.set_down, B)
         assert [receive(), receive()] == [(0, 0, [])] * 2
         for maximum in (0, BATCH + 1, -1):
-            with pytest.raises(ValueError, match=f"a batch has 1 to 64 frames, not {maximum}"):
+            with pytest.raises(ValueError, match=f"max_frames must be 1 to 64, got {maximum}"):
                 receive(maximum)
         receiver.close()
         assert error_name(receive) == "EBADF"

@@ -39,21 +39,21 @@ def test_a_processor_that_is_offline_has_no_line_and_the_next_keeps_its_number()
 
 
 def test_the_increase_is_counted_by_processor() -> None:
-    assert softnet.risen({0: 10, 1: 5}, {0: 10, 1: 5}) == 0
-    assert softnet.risen({0: 10, 1: 5}, {0: 11, 1: 7}) == 3
+    assert softnet.drops_between({0: 10, 1: 5}, {0: 10, 1: 5}) == 0
+    assert softnet.drops_between({0: 10, 1: 5}, {0: 11, 1: 7}) == 3
 
 
 def test_drops_are_counted_when_processors_go_offline_or_online() -> None:
-    assert softnet.risen({0: 10, 1: 1_000}, {0: 12}) == 2
-    assert softnet.risen({0: 10}, {0: 10, 1: 4}) == 4
+    assert softnet.drops_between({0: 10, 1: 1_000}, {0: 12}) == 2
+    assert softnet.drops_between({0: 10}, {0: 10, 1: 4}) == 4
 
 
 def test_a_counter_that_wraps_around_has_increased() -> None:
-    assert softnet.risen({0: 0xFFFF_FFFE}, {0: 1}) == 3
+    assert softnet.drops_between({0: 0xFFFF_FFFE}, {0: 1}) == 3
 
 
 def test_the_format_of_this_kernel_is_parsed() -> None:
     first = softnet.drops()
     second = softnet.drops()
     assert first.keys() == second.keys()
-    assert softnet.risen(first, second) < 1_000_000
+    assert softnet.drops_between(first, second) < 1_000_000
