@@ -255,7 +255,7 @@ static void read_control(struct msghdr *header, int64_t *stamp, struct tpacket_a
     }
 }
 
-/* Call convert(header, frame, length, status, tci, tpid), a FrameConverter; `frame` is a view, valid during the call. */
+/* Call convert(header, frame, length, status, tci, tpid), a FrameConverter; `frame` is valid during the call. */
 static PyObject *call_converter(
     PyObject *convert, const char *slot, Py_ssize_t length, const struct tpacket_auxdata *auxiliary)
 {

@@ -284,5 +284,5 @@ def test_sizes_beyond_the_kernels_table_are_rejected() -> None:
     with pytest.raises(UnsupportedError, match=r"MTU of at most 32,729 bytes, got 65,535"):
         qdiscs.size_table(lambda size: size, 65_535)
     assert len(netem.request(7, Options(sizes=qdiscs.size_table(lambda size: size, 32_729)))) > 65_000
-    with pytest.raises(UnsupportedError, match=r"up to 70,000 bytes long, and .* allows 65,535"):
+    with pytest.raises(UnsupportedError, match=r"up to 70,000 bytes, and .* allows at most 65,535"):
         qdiscs.size_table(lambda _: 70_000, MTU)
