@@ -46,7 +46,7 @@ def capture_command(
     from testbed.cluster.records.state import Store
     from testbed.errors import NotFoundError
     from testbed.observe.sniff.capture import capture, enter, open_capture_file
-    from testbed.observe.sniff.capture_sinks import CaptureFile, Facts, Lines
+    from testbed.observe.sniff.capture_sinks import CaptureFile, JsonSink, LineSink
 
     seconds = seconds_of(duration)
     store = Store()
@@ -55,7 +55,7 @@ def capture_command(
     if state.abandoned:  # checked before FILE is opened, which truncates an earlier capture
         raise NotFoundError(f"cluster {cluster} is gone: 'testbed gc' removes what is left of it")
     if path is None:
-        sink: Sink = Facts(partial(print_json, "frame", line=True)) if as_json else Lines(click.echo)
+        sink: Sink = JsonSink(partial(print_json, "frame", line=True)) if as_json else LineSink(click.echo)
     else:
         # Opened before entering the user namespace: the file is this user's.
         sink = CaptureFile(1) if path == "-" else CaptureFile(open_capture_file(store, cluster, target, path), path)

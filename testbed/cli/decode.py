@@ -14,7 +14,7 @@ from testbed.cli.consoles import echo, format_of, json_option, to_json
 from testbed.errors import NotFoundError, TestbedError, did_you_mean, errors_naming, reason_of
 
 if TYPE_CHECKING:
-    from testbed.observe.decoding.capture_files import Source
+    from testbed.observe.decoding.capture_files import CaptureSource
     from testbed.observe.decoding.capture_reader import Frame
     from testbed.observe.decoding.frame_filter import Filter
 
@@ -56,13 +56,13 @@ def decode_command(
     A filter has the conditions of rules ('testbed inject --help'), except those that count frames; after(1s) is one
     second after the first frame. Times of a simulation are seconds since its beginning, others those of the wall clock.
     """
-    from testbed.observe.decoding.capture_files import Source
+    from testbed.observe.decoding.capture_files import CaptureSource
     from testbed.observe.decoding.frame_filter import Filter
 
     if (list_messages or message_id is not None) and (follow or verbose):
         raise click.UsageError("--messages and --message cannot be combined with --follow or --verbose")
     frame_filter = Filter(condition) if condition is not None else None
-    source = Source(path, follow)
+    source = CaptureSource(path, follow)
     if list_messages or message_id is not None:
         _print_messages(source, frame_filter, message_id, as_json)
         return
@@ -70,7 +70,7 @@ def decode_command(
     _print_frames(source, frame_filter, formatter, totals=not as_json)
 
 
-def _print_frames(source: Source, frame_filter: Filter | None, formatter: Formatter, totals: bool) -> None:
+def _print_frames(source: CaptureSource, frame_filter: Filter | None, formatter: Formatter, totals: bool) -> None:
     """Print frames. totals: print totals on standard error."""
     total = printed = with_fate = 0
     try:
@@ -92,7 +92,7 @@ def _print_frames(source: Source, frame_filter: Filter | None, formatter: Format
             echo(f"warning: {source.skipped:,} frames were left out: they are not Ethernet frames", err=True)
 
 
-def _print_messages(source: Source, frame_filter: Filter | None, message_id: str | None, as_json: bool) -> None:
+def _print_messages(source: CaptureSource, frame_filter: Filter | None, message_id: str | None, as_json: bool) -> None:
     """Print messages. message_id: print this one in full; None: print all, one line each."""
     from testbed.observe.decoding.frame_output import Timelines
     from testbed.observe.decoding.message_timelines import Messages, Names
@@ -103,7 +103,9 @@ def _print_messages(source: Source, frame_filter: Filter | None, message_id: str
         for frames in source.batches():
             messages.add(frames if frame_filter is None else frame_filter.select(frames))
     finally:  # also the part of a broken capture that was read
-        selected = [message for message in messages.found if message_id is None or names.matches(message_id, message)]
+        selected = [
+            message for message in messages.assembled if message_id is None or names.matches(message_id, message)
+        ]
         if as_json:
             sys.stdout.write(
                 "".join([_line("message", lines.facts(message, message_id is not None)) for message in selected])
@@ -115,18 +117,18 @@ def _print_messages(source: Source, frame_filter: Filter | None, message_id: str
                 "\n".join(["".join([f"{line}\n" for line in lines.details(message)]) for message in selected])
             )
         sys.stdout.flush()
-        if messages.others and not messages.found and not as_json:
-            echo(f"warning: none of the {messages.others:,} frames has a message number", err=True)
-        if messages.strays and not as_json:
+        if messages.unnumbered and not messages.assembled and not as_json:
+            echo(f"warning: none of the {messages.unnumbered:,} frames has a message number", err=True)
+        if messages.unassigned and not as_json:
             echo(
-                f"warning: {messages.strays:,} frames are malformed, or belong to messages that are not in the capture",
+                f"warning: {messages.unassigned:,} frames are malformed, or belong to messages that are not in the capture",
                 err=True,
             )
     if message_id is not None and not selected:
-        raise NotFoundError(_unknown_message(source, message_id, [names.of(message) for message in messages.found]))
+        raise NotFoundError(_unknown_message(source, message_id, [names.of(message) for message in messages.assembled]))
 
 
-def _unknown_message(source: Source, message_id: str, names: list[str]) -> str:
+def _unknown_message(source: CaptureSource, message_id: str, names: list[str]) -> str:
     if not names:
         return f"there are no messages in {source.path}"
     hint = did_you_mean(message_id, names)
@@ -138,23 +140,23 @@ def _format_totals(total: int, printed: int, with_fate: int, is_filtered: bool) 
     return f"{frames}, {with_fate:,} of them with a fate" if with_fate else frames
 
 
-def _line_formatter(source: Source, verbose: bool) -> Formatter:
-    from testbed.observe.decoding.frame_output import Lines
+def _line_formatter(source: CaptureSource, verbose: bool) -> Formatter:
+    from testbed.observe.decoding.frame_output import FrameLines
 
     if not verbose:
-        return Lines(source.nics).lines
+        return FrameLines(source.nics).lines
     from testbed.observe.format.layers import format_layers
 
-    return Lines(source.nics, format_layers).lines
+    return FrameLines(source.nics, format_layers).lines
 
 
-def _json_formatter(source: Source) -> Formatter:
-    from testbed.observe.decoding.frame_output import Facts
+def _json_formatter(source: CaptureSource) -> Formatter:
+    from testbed.observe.decoding.frame_output import FrameDocuments
 
-    facts = Facts(source.nics)
+    documents = FrameDocuments(source.nics)
 
     def format_frames(frames: Iterable[Frame]) -> str:
-        return "".join([_line("decoded", facts.of(frame)) for frame in frames])
+        return "".join([_line("decoded", documents.of(frame)) for frame in frames])
 
     return format_frames
 

@@ -22,7 +22,7 @@ from protocols.emp.host import ANY_TAG, Endpoint, plug
 from testbed.cli.documents import schema_of
 from testbed.errors import reason_of
 from testbed.kernel.children import in_child
-from testbed.observe.decoding.capture_files import Source
+from testbed.observe.decoding.capture_files import CaptureSource
 from testbed.sim.recorder import CAPTURE
 from testbed.sim.sim_node import SimNode
 from testbed.sim.simulation import Simulation
@@ -291,7 +291,7 @@ def test_a_file_without_read_permission_is_reported_with_its_name(recorded: Path
             os.setgid(65534)
             os.setuid(65534)
         try:
-            next(Source(str(path)).batches())
+            next(CaptureSource(str(path)).batches())
         except OSError as error:  # the command prints it and exits with 1
             return reason_of(error)
         return "no error"

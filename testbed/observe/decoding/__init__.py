@@ -1,1 +1,1 @@
-"""Decoding of captures: reading, filtering, and output frame by frame or message by message."""
+"""Decoding of captures: reading, filtering, and output by frame or by message."""

@@ -1,5 +1,5 @@
-"""Sources of captures: a file, a growing file, standard input, or a run's folder with several captures, merged by
-time."""
+"""Frames of one or several captures: of a file, which may grow, of standard input, or of all captures in a folder, merged
+by time."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from testbed.observe.decoding.capture_reader import BrokenCaptureError, CaptureR
 STANDARD_INPUT: Final = "-"
 _CHUNK_BYTES: Final = 1 << 18
 _POLL_INTERVAL: Final = 0.05
-"""Polling interval of a growing file, seconds: twenty polls a second need little processor time."""
+"""Interval in seconds at which a growing file is polled."""
 _BATCH_FRAMES: Final = 512  # frames of several captures per batch
 _SUFFIXES: Final = (".pcapng", ".pcap")
 
 
 @dataclass(slots=True)
-class Source:
-    """Captures read as one stream. path: a file, a folder, or "-". broken: an error for each damaged capture; its frames
-    before the damage have been read. skipped: number of frames left out because they are not Ethernet frames. nics: names
-    of NIC interfaces by hardware address."""
+class CaptureSource:
+    """Captures read as one stream. path: a file, a folder, or "-" for standard input. follow: wait for more frames at the
+    end of a file. broken: an error message for each damaged capture of a folder, whose frames before the damage were read.
+    skipped: number of frames left out because they are not Ethernet frames. nics: names of NIC interfaces by hardware
+    address."""
 
     path: str
     follow: bool = False
@@ -36,8 +37,9 @@ class Source:
     nics: dict[bytes, str] = field(default_factory=dict)
 
     def batches(self) -> Iterator[list[Frame]]:
-        """Yield frames in batches, as soon as they are available. Raises NotFoundError, BrokenCaptureError, TestbedError;
-        OSError if a file cannot be opened or read."""
+        """Yield frames in batches, as soon as they are available; a batch may be empty. Raises NotFoundError,
+        BrokenCaptureError; TestbedError for `follow` with several captures or a failed read; OSError if a file cannot be
+        opened."""
         captures = self._captures()
         if len(captures) == 1:
             yield from self._read(captures[0], "")
@@ -76,7 +78,7 @@ class Source:
         return captures
 
     def _frames(self, path: Path, label: str) -> Iterator[Frame]:
-        """Yield the frames of one of several captures: a damaged capture does not stop the merge."""
+        """Yield the frames of one of several captures. A damaged capture does not end the merge."""
         try:
             for batch in self._read(path, label):
                 yield from batch
@@ -94,7 +96,9 @@ class Source:
             os.close(descriptor)
 
     def _chunks(self, reader: CaptureReader, descriptor: int) -> Iterator[list[Frame]]:
-        is_growing = self.follow and stat.S_ISREG(os.fstat(descriptor).st_mode)  # reading a pipe blocks
+        is_growing = self.follow and stat.S_ISREG(
+            os.fstat(descriptor).st_mode
+        )  # a pipe needs no polling: reading it blocks
         bytes_read = 0
         while True:
             try:

@@ -1,8 +1,8 @@
 """Filter for captured frames: the conditions of fault rules (`testbed.fates.expressions`), applied to a file.
 
 Times are relative to the capture's first frame. Conditions that count frames are rejected: a link carries a frame once,
-but a capture may have it once per capture point. Links and directions are known only in the testbed's captures, whose
-interfaces name their link.
+but a capture may contain it once per capture point. Only the testbed's captures, whose interfaces name their link, record
+links and directions.
 """
 
 from __future__ import annotations

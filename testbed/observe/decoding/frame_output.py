@@ -1,4 +1,4 @@
-"""Output of captured frames and messages: text lines for people, or JSON facts for programs."""
+"""Output of captured frames and messages: text lines for people, or JSON objects for programs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from testbed.observe.format.frame_labels import label
 _SECOND: Final = 1_000_000_000
 _MIN_WALL_CLOCK: Final = 100_000_000 * _SECOND
 """Earlier times (before 1973) are simulated times, which begin at 0; later times are of the wall clock."""
+# By `Frame.bound`.
 _ARROW: Final = {"outbound": ">", "inbound": "<", "": " "}
 _WAY: Final = {"outbound": "out", "inbound": "in", "": ""}
 
 Details = Callable[[bytes], Iterable[str]]
-"""Further lines for a frame."""
+"""Returns further lines for a frame's bytes."""
 
 
-class Lines:
-    """Text output, one line for each frame, with its details below."""
+class FrameLines:
+    """Text output of frames: one line for each frame, with its details below."""
 
     def __init__(self, nics: Mapping[bytes, str], details: Details | None = None) -> None:
-        """nics: names of hardware addresses."""
+        """nics: names of NICs by hardware address."""
         self._nics = nics
         self._details = details
-        self._width = 0
-        self._second = -1
-        self._text = ""
+        self._width = 0  # of the longest interface name so far
+        self._second = -1  # of the last formatted time
+        self._clock_text = ""  # that second as text
 
     def lines(self, frames: Iterable[Frame]) -> str:
         """Format frames, with line ends."""
@@ -42,24 +43,22 @@ class Lines:
             interface = str(frame.interface)
             self._width = max(self._width, len(interface))
             fate_text = f"  [{frame.comment}]" if frame.comment else ""
-            way = _WAY[frame.bound]
-            lines.append(
-                f"{self._time(frame.when)} {interface:{self._width}} {way:3} {describe(frame, self._nics)}{fate_text}\n"
-            )
+            when, way = self._format_time(frame.when), _WAY[frame.bound]
+            lines.append(f"{when} {interface:{self._width}} {way:3} {describe(frame, self._nics)}{fate_text}\n")
             if self._details is not None:
                 lines += [f"    {line}\n" for line in self._details(frame.raw)]
         return "".join(lines)
 
-    def _time(self, time: int) -> str:
+    def _format_time(self, nanoseconds: int) -> str:
         """Format a time as `_format_clock` does; faster for frames of the same second."""
-        seconds, fraction = divmod(time, _SECOND)
+        seconds, fraction = divmod(nanoseconds, _SECOND)
         if seconds != self._second:
-            self._second, self._text = seconds, _format_clock(time).partition(".")[0]
-        return f"{self._text}.{fraction:09}"
+            self._second, self._clock_text = seconds, _format_clock(nanoseconds).partition(".")[0]
+        return f"{self._clock_text}.{fraction:09}"
 
 
 def _format_clock(nanoseconds: int) -> str:
-    """Format a time: the time of day, or seconds of a simulation."""
+    """Format a time as the time of day, or as seconds of a simulation."""
     seconds, fraction = divmod(nanoseconds, _SECOND)
     is_wall_clock = nanoseconds >= _MIN_WALL_CLOCK
     return f"{time.strftime('%H:%M:%S', time.localtime(seconds)) if is_wall_clock else seconds}.{fraction:09}"
@@ -79,7 +78,7 @@ class Timelines:
         self._names = Names(nics)
 
     def summaries(self, messages: Sequence[Message]) -> list[str]:
-        """Format messages, one line for each."""
+        """Format messages, one line for each, with aligned names."""
         names = [f"{message.capture} {self._names.of(message)}".lstrip() for message in messages]
         width = max(map(len, names), default=0)
         return [
@@ -89,7 +88,7 @@ class Timelines:
 
     def details(self, message: Message) -> list[str]:
         """Format a message with all its frames."""
-        (head,) = self.summaries([message])
+        (heading,) = self.summaries([message])
         width = max((len(sighting.frame.interface.name) for sighting in message.sightings), default=0)
         lines = []
         for sighting in message.sightings:
@@ -101,7 +100,7 @@ class Timelines:
             lines.append(
                 f"  +{elapsed} {frame.interface.name:{width}} {_ARROW[frame.bound]} {sighting.what}{remarks}{fate_text}"
             )
-        return [head, *lines]
+        return [heading, *lines]
 
     def facts(self, message: Message, frames: bool) -> Mapping[str, object]:
         """Return a message as a JSON object. frames: include its frames."""
@@ -152,25 +151,28 @@ def summary(message: Message) -> str:
     return f"{', '.join(parts)}, in {(message.ended - message.begun) / 1_000:,.3f} us"
 
 
-class Facts:
-    """JSON output of frames. Fields have the names that filters and rules use."""
+class FrameDocuments:
+    """JSON output of frames. Header fields have the names that filters and rules use."""
 
     def __init__(self, nics: Mapping[bytes, str]) -> None:
         fields = known_fields()
         self._nics = nics
         self._fields = [(fields[name], fields.reader(name)) for name in fields.names()]
         self._presence = {header: fields.presence(header) for header in fields.headers()}
-        self._of: dict[tuple[str, ...], list[tuple[Field, Reader]]] = {}
+        self._readers: dict[tuple[str, ...], list[tuple[Field, Reader]]] = {}  # by the headers of a frame
 
     def of(self, frame: Frame) -> Mapping[str, object]:
+        """Return a frame as a JSON object."""
         raw = frame.raw
         located = locate(raw)
         headers = tuple([name for name, find in self._presence.items() if find(raw, located) >= 0])
-        readers = self._of.get(headers)
+        readers = self._readers.get(headers)
         if readers is None:
             readers = [(field, read) for field, read in self._fields if field.header.name in headers]
-            self._of[headers] = readers
-        fields = {field.name: _value(field, value) for field, read in readers if (value := read(raw, located)) >= 0}
+            self._readers[headers] = readers
+        fields = {
+            field.name: _format_value(field, value) for field, read in readers if (value := read(raw, located)) >= 0
+        }
         shared = formatters().get(located[0])
         formatter = None if shared is None else shared.formatter_of(raw)
         return {
@@ -188,7 +190,7 @@ class Facts:
         }
 
 
-def _value(field: Field, value: int) -> int | str:
+def _format_value(field: Field, value: int) -> int | str:
     """Format a field's value as filters write it."""
     if field.kind == "mac":
         return value.to_bytes(6, "big").hex(":")

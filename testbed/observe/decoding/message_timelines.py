@@ -15,7 +15,7 @@ from typing import Final
 from protocols.core.frame_kinds import Kind, Role
 from testbed.fates.header_fields import ETHERNET_HEADER, locate
 from testbed.observe.decoding.capture_reader import Frame
-from testbed.observe.format.frame_format import FrameFormatter, Read, formatters
+from testbed.observe.format.frame_format import FieldReader, FrameFormatter, formatters
 
 _LOST_COMMENTS: Final = ("dropped", "queue full", "the cable is out")
 """Prefixes of the comments that report a lost frame."""
@@ -25,7 +25,8 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A captured frame of a message. again: a retransmission. lost: the frame ends here."""
+    """A captured frame of a message. what: the frame as text. again: it is a retransmission. lost: it was lost at this
+    point."""
 
     frame: Frame
     role: Role
@@ -38,10 +39,10 @@ class Sighting:
 class Message:
     """A message and its frame counts.
 
-    id: the protocol's number. source, destination: hardware addresses. total: its bytes; -1: unknown. begun,
-    ended: times of its first and its last frame, nanoseconds. sent: frames of each role, counted where they leave.
-    again: number of retransmissions among them. lost: frames of any role. sightings: its frames, if kept. parts: kind
-    and part of each frame sent.
+    id: the numbers by which the protocol identifies it. source, destination: hardware addresses. total: bytes of the
+    message; -1: unknown. begun, ended: times of the first and the last frame, ns. sent: number of frames of each role, each
+    counted once. again: number of retransmissions among them. lost: number of lost frames of any role. sightings: captured
+    frames, if they are kept. parts: kind and part of each counted frame.
     """
 
     protocol: str
@@ -60,14 +61,16 @@ class Message:
 
 
 class Messages:
-    """Assembler of messages from frames in order of time. found: the messages. nics: names of captured NICs by hardware
-    address. keep: returns whether to keep a message's frames; called at its first frame. strays: number of frames whose
-    message could not be identified. others: number of frames that have no number of a message."""
+    """Assembler of messages from frames in order of time. assembled: the messages. unassigned: number of frames whose
+    message is not in the capture or could not be identified. unnumbered: number of frames without the number of a
+    message."""
 
     def __init__(self, nics: Mapping[bytes, str], keep: Callable[[Message], bool]) -> None:
-        self.found: Final[list[Message]] = []
-        self.strays = 0
-        self.others = 0
+        """nics: names of captured NICs by hardware address. keep: returns whether to keep a message's frames; called at its
+        first frame."""
+        self.assembled: Final[list[Message]] = []
+        self.unassigned = 0
+        self.unnumbered = 0
         self._nics = nics
         self._keep = keep
         self._frame_kinds = {
@@ -86,41 +89,41 @@ class Messages:
             shared = formatters().get(ethertype)
             formatter = None if shared is None or network != ETHERNET_HEADER else shared.formatter_of(raw)
             if formatter is None or not formatter.kinds:
-                self.others += 1
+                self.unnumbered += 1
                 continue
-            raw, _, intact = formatter.strip(raw)
+            raw, _, is_intact = formatter.strip(raw)
             value = formatter.kind_of(raw)
             frame_kind = self._frame_kinds[formatter.name].get(value)
             if frame_kind is not None and (frame_kind.message or frame_kind.handles):
-                self._add_to_message(frame, raw, value, frame_kind, intact)
+                self._add_to_message(frame, raw, value, frame_kind, is_intact)
             else:
-                self.others += 1
+                self.unnumbered += 1
 
-    def _add_to_message(self, frame: Frame, raw: bytes, value: int, frame_kind: _FrameKind, intact: bool) -> None:
-        """Add a frame to its message. raw: without the parts that its codec does not have. intact: whether the removed parts
-        were intact."""
+    def _add_to_message(self, frame: Frame, raw: bytes, value: int, frame_kind: _FrameKind, is_intact: bool) -> None:
+        """Add a frame to its message. raw, is_intact: see `FrameFormatter.strip`. value: of the field that distinguishes the
+        kinds of frames."""
         kind = frame_kind.kind
-        is_malformed = not intact or bool(frame_kind.formatter.defect(raw))
+        is_malformed = not is_intact or bool(frame_kind.formatter.defect(raw))
         message = self._message(frame, raw, frame_kind, is_malformed)
         if message is None:
-            self.strays += 1
+            self.unassigned += 1
             return
         message.ended = frame.when
         if frame_kind.total is not None and not is_malformed:
             message.total = frame_kind.total(raw)
         is_retransmission = False
-        if self._is_counted(frame):
+        if self._is_at_count_point(frame):
             message.sent[kind.role] += 1
             if frame_kind.part is not None:
                 part = value, frame_kind.part(raw)
                 is_retransmission = part in message.parts
                 message.again += is_retransmission
                 message.parts.add(part)
-        lost = frame.comment.startswith(_LOST_COMMENTS) or any(f"; {word}" in frame.comment for word in _LOST_COMMENTS)
-        message.lost += lost
+        is_lost = any(f"; {comment}" in f"; {frame.comment}" for comment in _LOST_COMMENTS)
+        message.lost += is_lost
         if id(message) in self._kept_ids:
             message.sightings.append(
-                Sighting(frame, kind.role, frame_kind.formatter.format(frame.raw), is_retransmission, lost)
+                Sighting(frame, kind.role, frame_kind.formatter.format(frame.raw), is_retransmission, is_lost)
             )
 
     def _message(self, frame: Frame, raw: bytes, frame_kind: _FrameKind, is_malformed: bool) -> Message | None:
@@ -141,14 +144,14 @@ class Messages:
                     frame_kind.formatter.name, path[0], number, source, destination, frame.when, frame.when
                 )
                 self._by_key[key] = message
-                self.found.append(message)
+                self.assembled.append(message)
                 if self._keep(message):
                     self._kept_ids.add(id(message))
         if message is not None and not is_malformed:
             self._by_key.update(dict.fromkeys(handles, message))
         return message
 
-    def _is_counted(self, frame: Frame) -> bool:
+    def _is_at_count_point(self, frame: Frame) -> bool:
         """Whether the frame was captured at the point where frames of its NIC are counted."""
         point = frame.interface.name, frame.bound
         source = frame.interface.capture, frame.raw[6:12]
@@ -159,22 +162,22 @@ class Messages:
 
 
 class _FrameKind:
-    """A frame kind with compiled readers of its fields."""
+    """A kind of frames with compiled readers of its fields (`protocols.core.frame_kinds.Kind`)."""
 
     __slots__ = ("formatter", "handles", "kind", "message", "part", "total", "within")
 
     def __init__(self, formatter: FrameFormatter, kind: Kind) -> None:
         self.formatter = formatter
         self.kind = kind
-        self.message: list[Read] = [formatter.read(name) for name in kind.message]
-        self.within: list[Read] = [formatter.read(name) for name in kind.within]
-        self.handles: list[tuple[str, Read]] = [(what, formatter.read(name)) for what, name in kind.handles]
-        self.part: Read | None = formatter.read(kind.part) if kind.part else None
-        self.total: Read | None = formatter.read(kind.total) if kind.total else None
+        self.message: list[FieldReader] = [formatter.read(name) for name in kind.message]
+        self.within: list[FieldReader] = [formatter.read(name) for name in kind.within]
+        self.handles: list[tuple[str, FieldReader]] = [(what, formatter.read(name)) for what, name in kind.handles]
+        self.part: FieldReader | None = formatter.read(kind.part) if kind.part else None
+        self.total: FieldReader | None = formatter.read(kind.total) if kind.total else None
 
 
 class Names:
-    """Names of messages: ``n1/n2/7`` is source node, destination node and the protocol's id.
+    """Names of messages: ``n1/n2/7`` consists of source node, destination node and the message's id.
 
     A NIC has its node's name, or `node:interface` if several NICs of the node are captured; a NIC that is not captured is
     named by its hardware address.
@@ -184,11 +187,12 @@ class Names:
         self._nics = nics
 
     def of(self, message: Message) -> str:
+        """Return the name of a message."""
         number = ".".join(map(str, message.id))
         return f"{self._name_of(message.source)}/{self._name_of(message.destination)}/{number}"
 
     def matches(self, text: str, message: Message) -> bool:
-        """Whether a text such as n1/7 or n1:eth0/n2/7 can name the message."""
+        """Whether a text names the message; it may omit the destination and name a NIC: n1/7, n1:eth0/n2/7."""
         *ends, number = text.split("/")
         if number != ".".join(map(str, message.id)) or not 1 <= len(ends) <= 2:
             return False

@@ -1,1 +1,1 @@
-"""Frames, events and quantities as text."""
+"""Formatting of frames, events and quantities as text."""

@@ -1,7 +1,8 @@
-"""Fast formatting of frames with all fields. The text is equal to Scapy's, but no Scapy packets are built.
+"""Fast formatting of frames with all fields. The text equals that of `layers.format_by_scapy`, but no Scapy packets are
+built.
 
-It works for layers of fixed fields, as the testbed's protocols have: the fields are unpacked together, and each value is
-formatted by its Scapy field. All other frames, such as truncated ones, are left to Scapy.
+It works for layers of fixed fields, such as those of the testbed's protocols: the fields are unpacked together, and each
+value is formatted by its Scapy field. All other frames, such as truncated ones, are left to Scapy.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from protocols.core.frames import (
 )
 from testbed.fates.header_fields import skip_route
 
-Show = Callable[[Any], str]
+ValueFormatter = Callable[[Any], str]
 
 _MAX_RAW_BYTES: Final = 32  # undissected bytes shown
 _CHECK_BYTES: Final = 4  # bytes of a checksum after the payload
@@ -39,77 +40,86 @@ class UnfitError(Exception):
 
 
 class FixedLayers:
-    """Formatter for the layers in these modules and for Ethernet below them."""
+    """Formatter for the layers of some modules, and for Ethernet below them."""
 
     def __init__(self, modules: Collection[str]) -> None:
+        """modules: names of the modules."""
         self._modules = modules
-        self._ethernet = _Shape(Ether)
-        self._above: dict[type[Packet], _Shape | None] = {}
+        self._ethernet = _FixedLayer(Ether)
+        self._above: dict[type[Packet], _FixedLayer | None] = {}
 
     def format(self, frame: bytes) -> list[str]:
         """Format a frame, one line for each layer. Raises UnfitError."""
-        shape, at, end, padding = self._ethernet, 0, len(frame), b""
+        layer, at, end, padding = self._ethernet, 0, len(frame), b""
         lines = []
         while True:
-            first, at = at, skip_route(frame, at) if shape.route is not None else at
-            last = end - 1 if shape.last is not None else end
-            if last < at + shape.size:
+            first, at = at, skip_route(frame, at) if layer.route is not None else at
+            last = end - 1 if layer.last is not None else end
+            if last < at + layer.size:
                 raise UnfitError
-            values = shape.unpack(frame, at)
+            values = layer.unpack(frame, at)
             texts = [
-                show(values[word] >> shift & mask if mask else values[word]) for word, shift, mask, show in shape.parts
+                show(values[word] >> shift & mask if mask else values[word]) for word, shift, mask, show in layer.parts
             ]
-            if shape.route is not None:
-                texts.insert(0, f"{shape.route.name} {shape.route.i2repr(None, frame[first:at])}")
-            if shape.last is not None:
-                shape.probe.pre_dissect(frame[first:end])
-                texts.append(f"{shape.last.name} {shape.last.i2repr(shape.probe, frame[last])}")
-            at, end = at + shape.size, last
-            above = shape.above(values)
-            if shape is self._ethernet and above is None:
+            if layer.route is not None:
+                texts.insert(0, f"{layer.route.name} {layer.route.i2repr(None, frame[first:at])}")
+            if layer.last is not None:
+                layer.probe.pre_dissect(frame[first:end])
+                texts.append(f"{layer.last.name} {layer.last.i2repr(layer.probe, frame[last])}")
+            at, end = at + layer.size, last
+            above = layer.above(values)
+            if layer is self._ethernet and above is None:
                 raise UnfitError
-            next_shape = None if above is None else self._shape(above)
+            next_layer = None if above is None else self._fixed_layer(above)
             payload_end = end
-            if shape.length is not None:
-                inner = next_shape.size if next_shape is not None and above.__module__ == shape.layer.__module__ else 0
-                payload_end = min(end, at + inner + values[shape.length])
-            elif shape.check is not None:
+            if layer.length is not None:
+                inner_size = (
+                    next_layer.size
+                    if next_layer is not None and above.__module__ == layer.packet_class.__module__
+                    else 0
+                )
+                payload_end = min(end, at + inner_size + values[layer.length])
+            elif layer.check is not None:
                 if above is None or not issubclass(above, SizedLayer):
                     raise UnfitError
                 payload_end = at + above.end(frame[at:end])
-            behind = payload_end
-            if shape.check is not None:
-                behind += _CHECK_BYTES
-                if behind > end:
+            trailer_end = payload_end
+            if layer.check is not None:
+                trailer_end += _CHECK_BYTES
+                if trailer_end > end:
                     raise UnfitError
-                check = int.from_bytes(frame[payload_end:behind], "big")
-                texts.append(f"{shape.check.name} {shape.check.i2repr(shape.probe, check)}")
-            if behind < end:
-                padding = frame[behind:end]
+                check = int.from_bytes(frame[payload_end:trailer_end], "big")
+                texts.append(f"{layer.check.name} {layer.check.i2repr(layer.probe, check)}")
+            if trailer_end < end:
+                padding = frame[trailer_end:end]
             end = payload_end
-            lines.append(f"{shape.name}: {', '.join(texts)}")
-            if next_shape is None:
+            lines.append(f"{layer.name}: {', '.join(texts)}")
+            if next_layer is None:
                 break
-            shape = next_shape
+            layer = next_layer
         lines += [
             f"{name}: {format_bytes(rest)}" for name, rest in (("Raw", frame[at:end]), ("Padding", padding)) if rest
         ]
         return lines
 
-    def _shape(self, layer: type[Packet]) -> _Shape:
-        if layer not in self._above:
+    def _fixed_layer(self, packet_class: type[Packet]) -> _FixedLayer:
+        """Return the formatter of a layer. Raises UnfitError."""
+        if packet_class not in self._above:
             try:
-                self._above[layer] = _Shape(layer) if layer.__module__ in self._modules else None
+                is_known = packet_class.__module__ in self._modules
+                self._above[packet_class] = _FixedLayer(packet_class) if is_known else None
             except UnfitError:
-                self._above[layer] = None
-        shape = self._above[layer]
-        if shape is None:
+                self._above[packet_class] = None
+        layer = self._above[packet_class]
+        if layer is None:
             raise UnfitError
-        return shape
+        return layer
 
 
-class _Shape:
-    """A layer: its unpack function, and for each field its word, shift, mask (0: the whole word) and formatter."""
+class _FixedLayer:
+    """A layer of fixed fields. unpack: unpacks its words from a frame. parts: word, shift, mask (0: the complete word) and
+    formatter of each field. route, check, last: the source route before the layer, the checksum after the payload, and the
+    frame's last byte, if the layer has them."""
 
     __slots__ = (
         "_above_by_values",
@@ -118,9 +128,9 @@ class _Shape:
         "_names",
         "check",
         "last",
-        "layer",
         "length",
         "name",
+        "packet_class",
         "parts",
         "probe",
         "route",
@@ -128,20 +138,20 @@ class _Shape:
         "unpack",
     )  # fmt: skip
 
-    def __init__(self, layer: type[Packet]) -> None:
+    def __init__(self, packet_class: type[Packet]) -> None:
         """Raises UnfitError."""
-        self.layer: Final = layer
-        self.probe: Final = layer()
+        self.packet_class: Final = packet_class
+        self.probe: Final = packet_class()
         self.name: Final = str(self.probe.name)
-        fields = list(layer.fields_desc)
+        fields = list(packet_class.fields_desc)
         self.route = fields.pop(0) if isinstance(fields[0], RouteField) else None
         self.check = fields.pop() if isinstance(fields[-1], CheckField) else None
         self.last = fields.pop() if isinstance(fields[-1], LastByteField) else None
-        self.parts: list[tuple[int, int, int, Show]] = []
+        self.parts: list[tuple[int, int, int, ValueFormatter]] = []
         locations: dict[str, tuple[int, int, int]] = {}
         format_ = "!"
         try:
-            for word, (letter, _, parts) in enumerate(words_of(layer)):
+            for word, (letter, _, parts) in enumerate(words_of(packet_class)):
                 format_ += letter
                 shift = sum(size for _, size in parts)
                 for field, size in parts:
@@ -155,8 +165,10 @@ class _Shape:
         packed = struct.Struct(format_)
         self.size: Final = packed.size
         self.unpack: Final = packed.unpack_from
-        self.length = locations["length"][0] if issubclass(layer, LengthCheckLayer | LengthTrailerLayer) else None
-        self._guess = list(layer.payload_guess)
+        self.length = (
+            locations["length"][0] if issubclass(packet_class, LengthCheckLayer | LengthTrailerLayer) else None
+        )
+        self._guess = list(packet_class.payload_guess)
         self._names = list(dict.fromkeys(name for condition, _ in self._guess for name in condition))
         self._locations = [locations[name] for name in self._names]
         self._above_by_values: dict[tuple[int, ...], type[Packet] | None] = {}
@@ -174,18 +186,18 @@ class _Shape:
 
     def _is_plain(self) -> bool:
         """Whether the layer uses the dissection of `Packet`, or of a class that this module supports."""
-        layer = self.layer
-        if layer is Ether:
+        packet_class = self.packet_class
+        if packet_class is Ether:
             return True
-        base = next((kind for kind in (LengthCheckLayer, TrailingCheckLayer) if issubclass(layer, kind)), Packet)
+        base = next((kind for kind in (LengthCheckLayer, TrailingCheckLayer) if issubclass(packet_class, kind)), Packet)
         names = ["do_dissect", "guess_payload_class", "do_dissect_payload"]
         names += [] if self.last is not None else ["pre_dissect", "post_dissect"]
-        return layer.extract_padding is base.extract_padding and all(
-            getattr(layer, name) is getattr(base, name) for name in names
+        return packet_class.extract_padding is base.extract_padding and all(
+            getattr(packet_class, name) is getattr(base, name) for name in names
         )
 
 
-def _text(field: AnyField) -> Show:
+def _text(field: AnyField) -> ValueFormatter:
     name = field.name
     if isinstance(field, MACField):
         return lambda raw: f"{name} {raw.hex(':')}"

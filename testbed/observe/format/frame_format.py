@@ -1,13 +1,14 @@
 """Text for the frames of registered protocols, by their codecs' descriptions (`protocols.core.frame_kinds`), without
 Scapy.
 
-A protocol whose codec has no such description is shown by its fields. The codec checks each frame: a frame that the
-protocol would discard is shown as broken.
+Frames of a protocol whose codec has no such description are shown by their fields. The codec checks each frame: a frame that
+the protocol would discard is shown as broken.
 
 Protocols that share an EtherType have separate codecs. The codec registered for all of them may have a function
-`stripped`, which removes from a frame the parts that the separate codecs do not have: it returns the rest, the source
-route, and whether the CRC-8 is right. Frames of that EtherType with a wrong CRC-8 that match no codec are ignored. If a
-codec is above another protocol's header, frames that its protocol would discard are shown as frames of the lower protocol.
+`stripped`, which removes from a frame the parts that the separate codecs do not have: it returns the remaining frame, the
+source route, and whether the CRC-8 is correct. Frames of that EtherType with a wrong CRC-8 that match no separate codec are
+left out. If a codec is above another protocol's header, frames that its protocol would discard are shown as frames of the
+lower protocol.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from testbed.errors import TestbedError
 from testbed.fates.header_fields import ETHERNET_HEADER, Fields, skip_route
 from testbed.fields import known_fields
 
-Write = Callable[[bytes], str]
-Read = Callable[[bytes], int]
-Show = Callable[[tuple[int, ...], int], str]
-"""Text of one value, given all values and its index."""
+FieldReader = Callable[[bytes], int]
+ValueFormatter = Callable[[tuple[int, ...], int], str]
+"""Formats one value, given all values and its index."""
 
 Strip = Callable[[bytes], tuple[bytes, tuple[int, ...], bool]]
+"""Removes the parts of a frame that a codec does not have; see `FrameFormatter.strip`."""
 
 _STRUCT_CODES: Final = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _SHORT: Final = "short"
@@ -49,8 +50,8 @@ class FrameFormatter:
         strip: Strip | None = None,
         below: FrameFormatter | None = None,
     ) -> None:
-        """codec: a module as `protocols.core.codegen` writes it, possibly without NAMES and KINDS. strip: see the
-        module. below: the formatter of the header below the protocol's."""
+        """codec: a module as `protocols.core.codegen` writes it, possibly without NAMES and KINDS. strip: the function
+        `stripped` of the codec registered for the EtherType. below: formatter of the protocol whose header is below."""
         self.name: Final = name
         self.ethertype: Final = int(codec.ETHERTYPE)
         self.begins: Final[bytes] = getattr(codec, "BEGINS", b"")
@@ -74,15 +75,14 @@ class FrameFormatter:
         self._kind_formatters = {
             value: _KindFormatter(self, value, kind.words).write for value, kind in self.kinds.items()
         }
-        self._last_unpack: dict[
-            int, Callable[[bytes], object]
-        ] = {}  # by kind, the function that unpacked its last frame
+        # The function that unpacked the last frame of each kind.
+        self._last_unpack: dict[int, Callable[[bytes], object]] = {}
 
     def strip(self, frame: bytes) -> tuple[bytes, tuple[int, ...], bool]:
         """Remove from a frame without tags the parts that the codec does not have.
 
-        Returns the rest, the source route if known, and whether the removed parts are intact. All methods except `format`
-        expect the rest.
+        Returns the remaining frame, the source route if known, and whether the removed parts are intact. All methods except
+        `format` expect a frame without these parts.
         """
         if self._strip is not None:
             return self._strip(frame)
@@ -93,7 +93,7 @@ class FrameFormatter:
             True,
         )
 
-    def read(self, field: str) -> Read:
+    def read(self, field: str) -> FieldReader:
         """Compile a reader of a field, by its name in the protocol; the reader returns -1 if a frame does not have the
         field."""
         reader = self._fields.reader(f"{self.name}.{field}")
@@ -102,11 +102,12 @@ class FrameFormatter:
         def guarded(frame: bytes) -> int:
             return reader(frame, (ethertype, ETHERNET_HEADER, -1, -1))
 
-        position = self._fields[f"{self.name}.{field}"]
-        if position.guard or self._routed:
+        located_field = self._fields[f"{self.name}.{field}"]
+        if located_field.guard or self._routed:
             return guarded
-        begin, end = ETHERNET_HEADER + position.offset, ETHERNET_HEADER + position.offset + position.width
-        mask, shift = position.mask, position.shift
+        begin = ETHERNET_HEADER + located_field.offset
+        end = begin + located_field.width
+        mask, shift = located_field.mask, located_field.shift
         if mask:
             return lambda frame: (int.from_bytes(frame[begin:end], "big") & mask) >> shift if len(frame) >= end else -1
         return lambda frame: int.from_bytes(frame[begin:end], "big") if len(frame) >= end else -1
@@ -141,7 +142,7 @@ class FrameFormatter:
             return self._format_fields(frame)
 
     def defect(self, frame: bytes) -> str:
-        """Return the reason why the frame is not a valid frame of the protocol; empty if it is."""
+        """Return the reason why the frame is not a valid frame of the protocol; empty if it is valid."""
         return self._defect(frame, self.kind_of(frame))
 
     def _defect(self, frame: bytes, kind: int) -> str:
@@ -191,14 +192,14 @@ class FrameFormatter:
     def position(self, field: str, kind: int) -> tuple[int, int]:
         """Return offset and width in bytes of a field in frames of that kind; (0, 0) for bits, and for fields that not all
         of these frames have."""
-        position = self._fields[f"{self.name}.{field}"]
-        selects = f"{self.name}.{self._kind_field}", kind
-        if position.mask or any(guard != selects for guard in position.guard):
+        located_field = self._fields[f"{self.name}.{field}"]
+        kind_guard = f"{self.name}.{self._kind_field}", kind
+        if located_field.mask or any(guard != kind_guard for guard in located_field.guard):
             return 0, 0
-        return ETHERNET_HEADER + position.offset, position.width
+        return ETHERNET_HEADER + located_field.offset, located_field.width
 
     def names_of(self, field: str) -> Callable[[int], str] | None:
-        """Return a function from the field's values to their names, if they have names."""
+        """Return a function from the field's values to their names; None if the values have no names."""
         if flags := self._flags(field):
             return lambda value: "+".join([flag for bit, flag in flags if value & bit])
         names = self._names.get(field)
@@ -208,7 +209,7 @@ class FrameFormatter:
         return lambda value: name_of.get(value) or str(value)
 
     def _flags(self, name: str) -> list[tuple[int, str]]:
-        """Return the bits of a field's value that have a name."""
+        """Return the bits of a field's value that have a name, each with the name."""
         containing = self._fields[f"{self.name}.{name}"]
         flags = []
         for name_in_rules in self._rule_names:
@@ -226,7 +227,7 @@ class _KindFormatter:
     def __init__(self, formatter: FrameFormatter, kind: int, words: str) -> None:
         names = {name: None for parts, _ in spans(words) for _, name, _ in parts if name}
         numbers = self._locate(formatter, kind, list(names))
-        self._parts: list[tuple[int, Show | None]] = []
+        self._parts: list[tuple[int, ValueFormatter | None]] = []
         texts = []
         for parts, optional in spans(words):
             first, text = len(self._parts), ""
@@ -234,7 +235,7 @@ class _KindFormatter:
                 text += literal.replace("%", "%%")
                 if name:
                     name_of = formatter.names_of(name)
-                    self._parts.append((numbers[name], None if name_of is None else _name(name_of)))
+                    self._parts.append((numbers[name], None if name_of is None else _name_formatter(name_of)))
                     text += f"%{format_spec or 'd'}" if name_of is None else "%s"
             if optional:
                 self._parts[first:] = [(0, _unless_zero(text, self._parts[first:]))]
@@ -251,8 +252,8 @@ class _KindFormatter:
         )
 
     def _locate(self, formatter: FrameFormatter, kind: int, names: list[str]) -> dict[str, int]:
-        """Plan how fields are read: most are unpacked together; bits and optional fields are read separately. Returns the
-        indices of their values."""
+        """Set up the reading of these fields: most are unpacked together; bits and optional fields are read separately.
+        Return the indexes of their values, by name."""
         end, format_, packed, separate = 0, "!", list[str](), list[str]()
         for (begin, width), name in sorted((formatter.position(name, kind), name) for name in names):
             if begin < end or width not in _STRUCT_CODES:
@@ -266,24 +267,24 @@ class _KindFormatter:
         return {name: number for number, name in enumerate([*packed, *separate])}
 
 
-def _name(name_of: Callable[[int], str]) -> Show:
-    return lambda values, position: name_of(values[position])
+def _name_formatter(name_of: Callable[[int], str]) -> ValueFormatter:
+    return lambda values, index: name_of(values[index])
 
 
-def _unless_zero(text: str, inner: Sequence[tuple[int, Show | None]]) -> Show:
-    """Return a formatter of an optional part: empty if all its values are 0."""
+def _unless_zero(text: str, inner: Sequence[tuple[int, ValueFormatter | None]]) -> ValueFormatter:
+    """Return a formatter of an optional span of a template; its text is empty if all its values are 0. inner: indexes and
+    formatters of these values."""
 
     def show(values: tuple[int, ...], _: int) -> str:
-        for position, _name in inner:
-            if values[position] > 0:
-                return text % tuple([values[index] if show is None else show(values, index) for index, show in inner])
-        return ""
+        if all(values[index] <= 0 for index, _ in inner):
+            return ""
+        return text % tuple([values[index] if show is None else show(values, index) for index, show in inner])
 
     return show
 
 
 class SharedEtherType:
-    """Protocols that share an EtherType."""
+    """Formatters of the protocols of an EtherType."""
 
     def __init__(self) -> None:
         self._by_begin: dict[bytes, FrameFormatter] = {}
@@ -311,7 +312,8 @@ class SharedEtherType:
 
 @cache
 def formatters() -> Mapping[int, SharedEtherType]:
-    """Return the formatters by EtherType, of all protocols with fields for rules, except those that cannot be imported."""
+    """Return the formatters of all protocols with fields for rules, by EtherType. Protocols that cannot be imported are left
+    out."""
     codecs: dict[str, Any] = {}
     for name in registry.offered(registry.FIELDS):
         with suppress(TestbedError):

@@ -1,6 +1,6 @@
 """One-line labels of frames: addresses, protocol, main fields and length.
 
-They are read from a frame's bytes by the headers' layouts and the protocols' codecs; broken frames are labelled as far
+A label is read from the frame's bytes by the headers' layouts and the protocols' codecs; a broken frame is labelled as far
 as possible.
 """
 
@@ -29,7 +29,7 @@ _ICMP_TYPE_NAMES: Final = {
 
 
 def label(frame: bytes, nics: Mapping[bytes, str] = MappingProxyType({})) -> str:
-    """Label a frame in one line, without a line end. nics: names of hardware addresses."""
+    """Label a frame in one line, without a line end. nics: names of NICs by hardware address."""
     try:
         text = _describe(frame, nics)
     except IndexError:
@@ -62,7 +62,7 @@ def _describe(frame: bytes, nics: Mapping[bytes, str]) -> str:
         if formatter is not None and (description := formatter.format(frame)):
             return f"{addresses} {description}"
     if ethertype < 0:
-        return "no Ethernet frame"
+        return "not an Ethernet frame"
     kind = "length" if ethertype < MIN_ETHERTYPE else "EtherType"
     return f"{addresses} {kind} 0x{ethertype:04x}"
 

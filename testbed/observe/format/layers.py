@@ -29,7 +29,7 @@ def frame_modules() -> dict[str, ModuleType]:
     for name in registry.offered(registry.FRAMES):
         module = registry.load(registry.FRAMES, name)
         if not isinstance(module, ModuleType):
-            raise TestbedError(f"the frames of {name} are no module")
+            raise TestbedError(f"the frames of protocol {name} must be a module, got {type(module).__name__}")
         modules[name] = module
     return modules
 
@@ -46,7 +46,7 @@ def format_layers(frame: bytes) -> Iterable[str]:
 def format_by_scapy(frame: bytes) -> Iterator[str]:
     """Format any frame by Scapy's dissection, which is slow."""
     if len(frame) < ETHERNET_HEADER:
-        yield f"no Ethernet frame: {format_bytes(frame)}"
+        yield f"not an Ethernet frame: {format_bytes(frame)}"
         return
     frame_modules()
     layer: Packet = Ether(frame)

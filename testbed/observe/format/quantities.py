@@ -1,5 +1,5 @@
-"""Meaning of the keys of rows: a key's suffix is its unit (``p50_ns`` is a time, ``rate_bit_s`` a rate), and each measure
-has a direction in which it is better, if any."""
+"""Meaning of the keys of rows. A key's suffix is the unit of its values: ``p50_ns`` is a time, ``rate_bit_s`` a rate. For
+most measures, either lower or higher values are better."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 
 LABELS: Final = ("node", "rank", "clock_ns", "repeat")
-"""Keys of a row's origin: node, rank, time and repetition."""
+"""Keys that identify the origin of a row: node, rank, time and repetition."""
 
 POINTS: Final = (
     "size_bytes", "work_ns", "offered_per_s", "clients", "destinations", "senders", "requests", "pattern", "measure",
@@ -18,12 +18,12 @@ POINTS: Final = (
 _MORE: Final = frozenset({"fairness", "availability"})
 _LESS: Final = frozenset({"asked_again", "lost", "largest_share", "failed"})
 _UNITS: Final = ("_ns", "_bytes", "_bit_s", "_per_s")
-_MAX: Final = 1e18  # larger values are no measurements
+_MAX: Final = 1e18  # larger values are not measurements
 _STEPS: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Sense(Enum):
-    """Direction in which a measure is better; NONE if it has no such direction."""
+    """Direction in which a measure is better; NONE: there is no such direction."""
 
     LESS = "lower is better"
     MORE = "higher is better"
@@ -53,7 +53,7 @@ def heading(key: str) -> str:
 
 
 def format_value(key: str, value: object) -> str:
-    """Format a value with its unit, in at most four significant digits; empty for None."""
+    """Format a value with its unit; empty for None. A time, rate or fraction has at most four significant digits."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MAX:

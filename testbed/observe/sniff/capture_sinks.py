@@ -85,7 +85,7 @@ class CaptureFile:
         self._written += written
 
 
-class Lines:
+class LineSink:
     """Text output, one line for each frame."""
 
     def __init__(self, print_line: Callable[[str], object]) -> None:
@@ -108,7 +108,7 @@ class Lines:
         """Do nothing: the summary reports missing frames."""
 
 
-class Facts:
+class JsonSink:
     """JSON output: all data about a frame except its bytes, which a capture file has."""
 
     def __init__(self, print_line: Callable[[Mapping[str, object]], object]) -> None:

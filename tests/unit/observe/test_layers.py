@@ -8,7 +8,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
 from testbed.observe.decoding.capture_reader import Frame, Interface
-from testbed.observe.decoding.frame_output import Facts
+from testbed.observe.decoding.frame_output import FrameDocuments
 from testbed.observe.format.layers import format_layers
 from tests.unit.observe.emp_captures import A, B, data, first_frame, mac_bytes
 
@@ -32,7 +32,7 @@ def test_layers_above_ip_are_shown() -> None:
 
 @given(st.binary(max_size=90), st.sampled_from(ETHERTYPES))
 def test_any_frames_layers_and_fields_can_be_formatted(rest: bytes, ethertype: bytes) -> None:
-    facts = Facts({})
+    facts = FrameDocuments({})
     for frame in (rest, mac_bytes(A) + mac_bytes(B) + ethertype + rest, data(9, 1, b"x")[: len(rest)] + rest):
         for line in format_layers(frame):
             assert line.isprintable()

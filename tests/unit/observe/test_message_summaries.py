@@ -39,8 +39,8 @@ def group_frames(reported_frames: Records, *, nics: bool = True) -> list[Message
     reader = CaptureReader("test")
     messages = Messages(reader.nics, lambda _: True)
     messages.add(reader.feed(capture(reported_frames, nics=nics)))
-    assert not messages.strays
-    return messages.found
+    assert not messages.unassigned
+    return messages.assembled
 
 
 def test_a_message_has_its_frames_its_losses_and_its_acknowledgements() -> None:
@@ -110,9 +110,9 @@ def test_a_malformed_frame_starts_no_message_but_is_part_of_a_known_one() -> Non
         (N2, 4, b"\xff" * 60, "inbound", ""),  # of an unknown protocol
     ]
     messages.add(reader.feed(capture(reported)))
-    (message,) = messages.found
+    (message,) = messages.assembled
     assert [sighting.what for sighting in message.sightings][1] == "EMP, broken (check)"
-    assert messages.strays == 1
+    assert messages.unassigned == 1
 
 
 @pytest.mark.parametrize(
@@ -181,10 +181,10 @@ def test_frames_with_handles_belong_to_the_latest_message_with_these_handles(syn
     messages.add(
         [Frame(99, Interface("n1:eth0"), "outbound", synthetic_codec.pack_reply(b, a, 0, 0, 0, 1, bytes(6), 77), 40)]
     )
-    assert [message.id for message in messages.found] == [(100,), (101,)]
-    assert [[sighting.frame.when for sighting in message.sightings] for message in messages.found] == [
+    assert [message.id for message in messages.assembled] == [(100,), (101,)]
+    assert [[sighting.frame.when for sighting in message.sightings] for message in messages.assembled] == [
         [0, 1, 2, 3, 8],
         [4, 5, 6, 7],
     ]
-    assert [message.sent["data"] for message in messages.found] == [3, 2]
-    assert messages.strays == 1
+    assert [message.sent["data"] for message in messages.assembled] == [3, 2]
+    assert messages.unassigned == 1

@@ -14,7 +14,7 @@ from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgWriter, PcapWriter
 
 from testbed.fabric import pcapng
-from testbed.observe.decoding.capture_files import Source
+from testbed.observe.decoding.capture_files import CaptureSource
 from testbed.observe.decoding.capture_reader import BrokenCaptureError, CaptureReader, Frame, Interface
 from tests.unit.observe.emp_captures import LINK, A, capture
 
@@ -160,9 +160,9 @@ def test_both_byte_orders_simple_and_obsolete_blocks_resolutions_and_offsets_are
 @pytest.mark.parametrize(
     ("kind", "body", "message"),
     [
-        (6, b"", "a frame's block is too short"),
-        (2, b"", "a frame's block is too short"),
-        (3, b"", "a frame's block is too short"),
+        (6, b"", "the block of a frame is too short"),
+        (2, b"", "the block of a frame is too short"),
+        (3, b"", "the block of a frame is too short"),
         (6, struct.pack("<IIIII", 0, 1 << 31, 0, 0, 0), "a frame's time is after the year 2262"),
     ],
 )
@@ -198,7 +198,7 @@ def test_a_file_of_another_format_is_reported(tmp_path: Path, content: bytes, me
     path = tmp_path / "x"
     path.write_bytes(content)
     with pytest.raises(BrokenCaptureError) as raised:
-        list(Source(str(path)).batches())
+        list(CaptureSource(str(path)).batches())
     assert str(raised.value).replace(f"{tmp_path}/", "").startswith(message)
 
 
@@ -228,7 +228,7 @@ def test_the_captures_of_a_folder_are_merged_by_time_up_to_the_damage_of_one() -
             (capture_folder / f"repeat-{number}" / "capture.pcapng").write_bytes(capture(frames))  # type: ignore[arg-type]
         broken = capture_folder / "repeat-2" / "capture.pcapng"
         broken.write_bytes(broken.read_bytes()[:-3])
-        batches = Source(folder).batches()
+        batches = CaptureSource(folder).batches()
         frames_read = [(frame.when, str(frame.interface)) for frame in next(batches)]
         with pytest.raises(BrokenCaptureError, match=r"repeat-2/capture\.pcapng is cut off within"):
             next(batches)
