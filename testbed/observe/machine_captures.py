@@ -1,7 +1,7 @@
 """Captures of a cluster that is spread over machines: one file, with times of the controller's clock.
 
-Each machine's worker captures its part. For a link between machines, both ends of a direction are captured at the
-receiving machine, which applies the link's impairments. A frame enters that link when it leaves the underlay.
+Each machine's worker captures its part. Both ends of a direction of a link between machines are captured at the receiving
+machine, which applies the link's impairments. So a frame enters such a link in the capture when it has left the underlay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _OpenCapture:
-    """A running capture. running: closing it ends the capture. files: closing it removes the file."""
+    """A running capture. running: its `close` ends the capture. files: its `close` removes the capture's file."""
 
     capture: Capture
     running: ExitStack
@@ -52,11 +52,12 @@ class OpenCaptures:
 
     def __exit__(self, *_: object) -> None:
         for opened in self._open.values():
-            with opened.files, contextlib.suppress(TestbedError):  # its result is discarded
+            with opened.files, contextlib.suppress(TestbedError):  # the capture is discarded: its errors do not matter
                 opened.running.close()
 
     def begin(self, name: str, target: str) -> int:
-        """Begin a capture of a cluster's part; return its number. Every frame that passes after the return is captured."""
+        """Begin a capture of a cluster's part; return its number. Every frame that passes after the return is captured.
+        name: of the cluster. target: see `capturing`."""
         from testbed.observe.sniff.capture import Capture
 
         with ExitStack() as files:
@@ -70,7 +71,7 @@ class OpenCaptures:
         return number
 
     def end(self, number: int) -> object:
-        """End a capture; return its file in base64, and its result."""
+        """End a capture; return its file in base64, its result, and whether it is complete."""
         opened = self._open.pop(number)
         with opened.files:
             opened.running.close()
@@ -80,7 +81,7 @@ class OpenCaptures:
 
 @dataclass(slots=True)
 class SpreadCapture:
-    """Result of a capture, valid when it has ended. frames: number of frames, by link end. complete: whether all machines
+    """Result of a capture, valid after its end. frames: number of frames, by end of a link. complete: whether all machines
     captured every frame with its fate."""
 
     path: Path

@@ -516,7 +516,7 @@ def test_a_restarted_relay_continues_its_counters_of_rules() -> None:
         later = cluster.inject("n1", rules=["drop icmp and nth(2)"], direction="out")
         assert lost_pings(3) == [2]
         later.lift()
-        assert "rules and chance count on" in testbed("events", "--name", NAME).stdout
+        assert "counts of rules and random losses continue" in testbed("events", "--name", NAME).stdout
         run_verdict = verdict(cluster, before)
         gaps = [finding for finding in run_verdict.findings if finding.what == "relay gap"]
         assert {run_verdict.grade, *(gap.grade for gap in gaps)} == {Grade.INVALID}

@@ -1,8 +1,8 @@
 """Generator of the dissector for all protocols: Lua for Wireshark's API (Wireshark Developer's Guide, chapter 11).
 
-A protocol's filters have the names of fault rules: ``emp.type == 3``. Each header is one function, which reads the
-header at an offset and returns the offset after it, or nil if the frame is too short. It stores numbers in a
-table by name, for the fields and headers that depend on them, and for the text in the packet list.
+The fields of filters are named as in fault rules: ``emp.type == 3``. Each header has a Lua function, which reads the header
+at an offset and returns the offset after it, or nil if the frame is too short. The function stores numbers in a table by
+name, for the fields and headers that depend on them, and for the text in the packet list.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from protocols.core.frame_kinds import spans
 from testbed.errors import TestbedError
 from testbed.fates.header_fields import MAX_HOPS
-from testbed.observe.dissector.lua_headers import Header, Item, Length, Protocol, protocol
+from testbed.observe.dissector.lua_headers import Header, Item, Length, Protocol, extract_protocol
 from testbed.observe.format.layers import frame_modules
 
 _HEAD: Final = """\
@@ -112,13 +112,14 @@ end
 
 
 def dissector(protocols: Iterable[Protocol]) -> str:
-    """Generate the file's text."""
+    """Generate the text of the dissector's file."""
     return "\n".join(
         [_HEAD.replace("MAX_HOPS", str(MAX_HOPS)), *("\n".join(_protocol(protocol)) for protocol in protocols)]
     )
 
 
 def _protocol(protocol: Protocol) -> Iterator[str]:
+    """Generate the lines of a protocol: its fields, headers and text, and its registration."""
     name = protocol.name
     items = [item for header in protocol.headers.values() for item in header.items]
     used_names = [name for item in items for name in (item.name, *(part.name for part in item.parts))]
@@ -189,17 +190,18 @@ def _protocol(protocol: Protocol) -> Iterator[str]:
 
 
 def _declaration(item: Item) -> Iterator[str]:
+    """Generate the declarations of an item's fields."""
     if not item.parts:
         if item.names:
             yield f"names[{_literal(item.name)}] = {_table(item.names)}"
-        yield _field(item.name, _type(item), _base(item), f"names[{_literal(item.name)}]" if item.names else "nil")
+        yield _declare(item.name, _type(item), _base(item), f"names[{_literal(item.name)}]" if item.names else "nil")
         return
     for part in item.parts:
         if part.names:
             yield f"names[{_literal(part.name)}] = {_table(part.names)}"
         names = f"names[{_literal(part.name)}]" if part.names else "nil"
         base = "base.HEX" if part.flags else "base.DEC"
-        yield _field(part.name, f"uint{8 * item.size}", base, names, f"0x{((1 << part.size) - 1) << part.shift:x}")
+        yield _declare(part.name, f"uint{8 * item.size}", base, names, f"0x{((1 << part.size) - 1) << part.shift:x}")
         if part.flags:
             pairs = ", ".join(f"{{{flag.bit_length() - 1}, {_literal(text)}}}" for flag, text in part.flags.items())
             yield f"flags[{_literal(part.name)}] = {{{pairs}}}"
@@ -211,7 +213,7 @@ def _declaration(item: Item) -> Iterator[str]:
             yield f"fields[{_literal(flag_name)}] = {constructor}"
 
 
-def _field(name: str, kind: str, base: str, names: str, mask: str = "") -> str:
+def _declare(name: str, kind: str, base: str, names: str, mask: str = "") -> str:
     options = f", {base}, {names}" if kind.startswith(("uint", "int")) else ""
     title = _literal(name.rpartition(".")[2])
     return f"fields[{_literal(name)}] = {_proto_field(name, kind)}, {title}{options}{f', {mask}' if mask else ''})"
@@ -236,13 +238,14 @@ def _base(item: Item) -> str:
 
 
 def _header(header: Header) -> Iterator[str]:
+    """Generate the function that reads a header."""
     yield f"headers[{_literal(header.name)}] = function(tvb, top, at, values)"
     yield "  local begin = at"
     yield f"  local tree = top:add(proto, tvb(at, math.max(0, tvb:len() - at)), {_literal(header.title)})"
     for item in header.items:
         indent = "  "
         if item.condition is not None:
-            yield f"  if {_condition(item.condition.of, item.condition.values)} then"
+            yield f"  if {_condition_expression(item.condition.of, item.condition.values)} then"
             indent = "    "
         yield from (f"{indent}{line}" for line in _item(item))
         if item.condition is not None:
@@ -258,6 +261,7 @@ def _header(header: Header) -> Iterator[str]:
 
 
 def _item(item: Item) -> Iterator[str]:
+    """Generate the lines that read an item, without its condition."""
     if item.kind == "crc32":
         return
     if item.kind == "route":
@@ -269,7 +273,7 @@ def _item(item: Item) -> Iterator[str]:
         yield "at = at + size"
         return
     if item.kind == "bytes":
-        yield f"local size = {_length(item.length)}"
+        yield f"local size = {_length_expression(item.length)}"
         yield "if size < 0 or tvb:len() - at < size then return nil end"
         yield f"if size > 0 then tree:add(fields[{_literal(item.name)}], tvb(at, size)) end"
         yield "at = at + size"
@@ -287,34 +291,35 @@ def _item(item: Item) -> Iterator[str]:
         yield "values['*last'] = last"
         return
     if item.parts:
-        yield from _parts(item)
+        yield from _bit_fields(item)
     else:
         yield f"tree:{add}(fields[{_literal(item.name)}], tvb(at, {item.size}))"
         if item.kind in ("uint", "int"):
-            yield f"values[{_literal(item.name)}] = {_value(item)}"
+            yield f"values[{_literal(item.name)}] = {_value_expression(item)}"
     yield f"at = at + {item.size}"
 
 
-def _parts(item: Item) -> Iterator[str]:
+def _bit_fields(item: Item) -> Iterator[str]:
     yield f"local word = tvb(at, {item.size}):uint()"
+    tvb_range = f"tvb(at, {item.size})"
     for part in item.parts:
-        range_ = f"tvb(at, {item.size})"
-        yield f"tree:add(fields[{_literal(part.name)}], {range_})"
+        yield f"tree:add(fields[{_literal(part.name)}], {tvb_range})"
         yield from (
-            f"tree:add(fields[{_literal(f'{part.name}.{flag.lower()}')}], {range_})" for flag in part.flags.values()
+            f"tree:add(fields[{_literal(f'{part.name}.{flag.lower()}')}], {tvb_range})" for flag in part.flags.values()
         )
         yield f"values[{_literal(part.name)}] = bits(word, {part.shift}, {part.size})"
 
 
-def _value(item: Item) -> str:
-    """Return the Lua expression for a number. No other field can depend on a number of more than 4 bytes."""
+def _value_expression(item: Item) -> str:
+    """Return the Lua expression for a number. A number of more than 4 bytes is an object, on which no other field can
+    depend."""
     order = "le_" if item.little else ""
     if item.size > 4:
         return f"tvb(at, {item.size}):{order}{item.kind}64()"
     return f"tvb(at, {item.size}):{order}{item.kind}()"
 
 
-def _length(length: Length) -> str:
+def _length_expression(length: Length) -> str:
     if length.of == "*":
         return "tvb:len() - at"
     if not length.of:
@@ -322,7 +327,7 @@ def _length(length: Length) -> str:
     return f"math.max(0, {length.times} * values[{_literal(length.of)}] + {length.more})"
 
 
-def _condition(fields: tuple[str, ...], values: tuple[tuple[int, ...], ...]) -> str:
+def _condition_expression(fields: tuple[str, ...], values: tuple[tuple[int, ...], ...]) -> str:
     """Return a Lua condition: a table lookup by the fields' values, joined by spaces."""
     if not fields:
         return "true" if values else "false"
@@ -373,7 +378,7 @@ def generate_dissector() -> tuple[str, list[str]]:
     omitted: list[str] = []
     for name, module in frame_modules().items():
         try:
-            protocols.append(protocol(name, module))
+            protocols.append(extract_protocol(name, module))
         except TypeError as error:
             omitted.append(f"{name} is omitted: {error}")
     if not protocols:

@@ -1,7 +1,8 @@
 """Description of a protocol's headers, extracted from its Scapy layers as plain data for code generation.
 
-A layer's Python functions cannot be translated. If Scapy calls a function to decide whether a field is present, or how
-long it is, this module calls it for all values of the fields that it reads, and stores the results as a table.
+A layer's Python functions cannot be translated to Lua. A function that decides whether a field is present is called for all
+values of the fields that it reads, and the results are stored as a table. A function that computes a field's length must be
+a linear function of one field.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ _ADDRESSES: Final = {MACField: ("ether", 6), IPField: ("ipv4", 4), IP6Field: ("i
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """Length in bytes: `times` the value of a field, plus `more`. of: the field; empty: only `more`; "*": the rest of the
-    frame."""
+    """Length in bytes: `times` the value of a field, plus `more`. of: name of the field; empty: the length is `more`; "*":
+    the item extends to the end of the frame."""
 
     of: str = ""
     times: int = 0
@@ -53,7 +54,8 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Combinations of field values for which an item is present."""
+    """Condition for the presence of an item. of: names of fields. values: combinations of their values for which the item
+    is present."""
 
     of: tuple[str, ...]
     values: tuple[tuple[int, ...], ...]
@@ -61,7 +63,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Part of a number: name, size and shift in bits, the names of its values, and the names of single bits."""
+    """A bit field of a number: name, size and shift in bits, the names of its values, and the names of single bits."""
 
     name: str
     size: int
@@ -72,10 +74,10 @@ class Bits:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Part of a header, in order of the bytes. kind: "uint", "int", "float", "ether", "ipv4", "ipv6", "bytes", "bits"
-    (a number that consists of `parts`), "route" (bytes with their top bit set), "crc8" (the frame's last byte), or
-    "crc32" (after the payload).
-    size: in bytes; 0 if it is defined by `length`. hexadecimal: whether it is shown in hexadecimal."""
+    """A field of a header, or the bit fields of a word. kind: "uint", "int", "float", "ether", "ipv4", "ipv6", "bytes",
+    "bits" (a number that consists of `parts`), "route" (bytes with their top bit set), "crc8" (the frame's last byte), or
+    "crc32" (after the payload). size: bytes; 0 if `length` defines it, or if the item has no fixed place. little: whether
+    the number is little-endian. hexadecimal: whether it is shown in hexadecimal. names: names of its values."""
 
     kind: str
     name: str
@@ -90,7 +92,8 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A layer. title: for display. follows: field values, and the header that follows for these values."""
+    """A header. title: name for display. items: in the order of the bytes. follows: pairs of field values and the name of
+    the header that follows for these values."""
 
     name: str
     title: str
@@ -100,10 +103,11 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Headers of a protocol by name, the outermost first. It follows Ethernet or, if `below` names another protocol's
-    header, that header with the field values `announced`. fixed: offset, size and value of numbers in the first header
-    that every frame has. lengths: the fields with the payload's length; a frame has at most one of them. trailer: the field
-    after the payload, or empty. kind, kinds: texts for its frames (`protocols.core.frame_kinds`)."""
+    """A protocol. headers: by name, the outermost first. below: name of the other protocol's header that the protocol
+    follows; empty: it follows Ethernet. announced: field values of that header. fixed: offset, size and value of numbers in
+    the first header that are equal in all frames. lengths: the fields with the payload's length; a frame has at most one of
+    them. trailer: the field after the payload, or empty. kind, kinds: texts for its frames (`protocols.core.frame_kinds`).
+    """
 
     name: str
     ethertype: int
@@ -124,7 +128,7 @@ class Protocol:
                 raise TypeError(f"{self.name}: {number} fields have the name {name!r}")
 
 
-def protocol(name: str, frames: ModuleType) -> Protocol:
+def extract_protocol(name: str, frames: ModuleType) -> Protocol:
     """Extract a protocol from its module of layers. Raises TypeError for layers that a dissector cannot express."""
     by_type = [(int(values["type"]), layer) for values, layer in Ether.payload_guess if set(values) == {"type"}]
     stacked = {layer for stack in getattr(frames, "STACKS", {}).values() for layer in stack} - {Ether}
@@ -158,15 +162,16 @@ def protocol(name: str, frames: ModuleType) -> Protocol:
 
 
 def _lengths(layers: list[type[Packet]], names: Counter[str], lengths: str | tuple[str, ...]) -> Iterator[str]:
-    """Yield the fields with the payload's length, by their names for rules."""
-    names_of_lengths = (lengths,) if isinstance(lengths, str) else lengths
+    """Yield the fields with the payload's length, by their names in rules. lengths: their names in the layers."""
+    length_names = (lengths,) if isinstance(lengths, str) else lengths
     for layer in layers:
         for scapy_field in layer.fields_desc:
-            if scapy_field.name in names_of_lengths:
+            if scapy_field.name in length_names:
                 yield _LayerReader(layer, names).rule_name(scapy_field.name)
 
 
 def _reachable(first: type[Packet]) -> list[type[Packet]]:
+    """Return a layer and all layers of the same protocol that may follow it."""
     layers = [first]
     for layer in layers:
         layers += [above for _, above in _above(layer) if above not in layers]
@@ -181,14 +186,15 @@ def _above(layer: type[Packet]) -> Iterator[tuple[dict[str, int], type[Packet]]]
 
 
 def _fixed(header: Header) -> Iterator[tuple[int, int, int]]:
-    """Yield offset, size and value of numbers with a single enumerated value, up to the first item of variable length."""
-    at = 0
+    """Yield offset, size and value of numbers with a single enumerated value, up to the first item that is conditional or
+    has no fixed size."""
+    offset = 0
     for item in header.items:
         if item.condition is not None or not item.size:
             return
         if len(item.names) == 1 and item.kind == "uint" and item.size <= 4 and not item.little:
-            yield at, item.size, next(iter(item.names))
-        at += item.size
+            yield offset, item.size, next(iter(item.names))
+        offset += item.size
 
 
 def _names_of(item: Item) -> Iterator[str]:
@@ -196,15 +202,16 @@ def _names_of(item: Item) -> Iterator[str]:
 
 
 class _LayerReader:
-    """Extraction of one layer."""
+    """Reader of one Scapy layer."""
 
     def __init__(self, layer: type[Packet], names: Counter[str]) -> None:
-        """names: for each field name, how many of the protocol's layers have such a field."""
+        """names: number of the protocol's layers that have a field, by the field's name."""
         self._layer = layer
         self._names = names
         self._fields = {field.name: _inner(field) for field in layer.fields_desc}
 
     def header(self) -> Header:
+        """Return the layer's header. Raises TypeError for a field that a dissector cannot express."""
         follows = tuple(
             ({self.rule_name(key): value for key, value in values.items()}, above.__name__)
             for values, above in _above(self._layer)
@@ -284,19 +291,19 @@ class _LayerReader:
         )
 
     def _condition(self, name: str, is_present: Callable[[Packet], object]) -> Condition:
-        """Tabulate a function for all values of the fields that it reads."""
-        of: list[str] = []
+        """Tabulate a function for all values of the fields that it reads. name: the conditional field."""
+        dependencies: list[str] = []
         while True:
-            domains = [self._domain(name, dependency) for dependency in of]
-            true, more = [], set[str]()
+            domains = [self._domain(name, dependency) for dependency in dependencies]
+            combinations, fields_read = [], set[str]()
             for values in itertools.product(*domains):
-                probe = _Probe(self._fields, dict(zip(of, values, strict=True)))
+                probe = _Probe(self._fields, dict(zip(dependencies, values, strict=True)))
                 if self._call(name, is_present, probe):
-                    true.append(values)
-                more |= probe.fields_read
-            if not more - set(of):
-                return Condition(tuple(map(self.rule_name, of)), tuple(true))
-            of += sorted(more - set(of))
+                    combinations.append(values)
+                fields_read |= probe.fields_read
+            if not fields_read - set(dependencies):
+                return Condition(tuple(map(self.rule_name, dependencies)), tuple(combinations))
+            dependencies += sorted(fields_read - set(dependencies))
 
     def _domain(self, name: str, dependency: str) -> range:
         field = self._fields[dependency]
@@ -312,17 +319,20 @@ class _LayerReader:
         if length_from is None:
             raise self._unsupported(self._fields[name], "its length is unknown")
         probe = _Probe(self._fields, {})
-        more = self._call(name, length_from, probe)
-        of = sorted(probe.fields_read)
-        if not of:
-            return Length(more=_number(more))
-        lengths = [_number(self._call(name, length_from, _Probe(self._fields, {of[0]: value}))) for value in range(256)]
+        constant = self._call(name, length_from, probe)
+        dependencies = sorted(probe.fields_read)
+        if not dependencies:
+            return Length(more=_number(constant))
+        dependency = dependencies[0]
+        lengths = [
+            _number(self._call(name, length_from, _Probe(self._fields, {dependency: value}))) for value in range(256)
+        ]
         times = lengths[101] - lengths[100]
         more = lengths[100] - 100 * times
-        # A length may be clamped to 0 if the formula is negative.
-        if len(of) > 1 or any(length != max(0, times * value + more) for value, length in enumerate(lengths)):
+        # The function may return 0 where the formula is negative.
+        if len(dependencies) > 1 or any(length != max(0, times * value + more) for value, length in enumerate(lengths)):
             raise self._unsupported(self._fields[name], "its length is not a multiple of one field's value")
-        return Length(self.rule_name(of[0]), times, more)
+        return Length(self.rule_name(dependency), times, more)
 
     def _call(self, name: str, function: Callable[[Packet], object], probe: _Probe) -> object:
         try:
@@ -337,7 +347,8 @@ class _LayerReader:
 
 
 class _Probe:
-    """Substitute for a packet, with these field values and 0 in all other fields. It records the fields that are read."""
+    """Substitute for a packet, with these field values and 0 in all other fields. fields_read: names of the fields that were
+    read."""
 
     def __init__(self, fields: Mapping[str, AnyField], values: Mapping[str, int]) -> None:
         self._fields = fields
@@ -360,7 +371,7 @@ def _inner(field: AnyField) -> AnyField:
 
 def _number(value: object) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a length")
+        raise TypeError(f"a length must be an integer, got {value!r}")
     return value
 
 

@@ -1,7 +1,7 @@
 """Events of clusters and runs: reading of their log files, and formatting as time, kind, location and details.
 
-An event has a name and attributes. For known events a table defines which attributes are the location and how the
-remaining attributes are formatted; unknown events are formatted attribute by attribute.
+An event has a kind and attributes. For known kinds a table defines which attributes are the location and how the remaining
+attributes are formatted; events of other kinds are formatted attribute by attribute.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from testbed.kernel.filesystem import open_regular
 
 Event: TypeAlias = Mapping[str, Any]
 
-_COMMON_KEYS = ("time", "clock", "event")
+_COMMON_KEYS: Final = ("time", "clock", "event")
 _MAX_NAMES: Final = 3  # largest number of links or nodes listed
 
 
 @dataclass(frozen=True, slots=True)
 class FormattedEvent:
-    """A formatted event. time: nanoseconds of the epoch. where: names of links or nodes, or empty. what: the details."""
+    """A formatted event. time: nanoseconds since the epoch; 0: unknown. where: names of links or nodes, or empty. what: the
+    details."""
 
     time: int
     kind: str
@@ -32,7 +33,7 @@ class FormattedEvent:
 
 
 def format_event(event: Event) -> FormattedEvent:
-    """Format an event. If it lacks attributes of its kind, it is formatted as far as possible."""
+    """Format an event. An event that lacks attributes of its kind is formatted attribute by attribute."""
     kind = str(event.get("event", "?"))
     location_keys, format_details = _KNOWN.get(kind, ((), _attributes))
     location = "; ".join(names for key in location_keys if (names := _names(event.get(key))))
@@ -46,7 +47,7 @@ def format_event(event: Event) -> FormattedEvent:
 
 
 def kinds() -> list[str]:
-    """Return the names of the known events; further events may occur."""
+    """Return the known kinds of events; events of other kinds may occur."""
     return sorted(_KNOWN)
 
 
@@ -84,9 +85,9 @@ def _behind(attributes: Event) -> str:
 
 def _restarted(attributes: Event) -> str:
     begin, end = attributes["gap"]
-    process = f"process {attributes['pid']}, {_milliseconds(end - begin)} after the other's end"
+    process = f"process {attributes['pid']}, {_milliseconds(end - begin)} after the end of the previous one"
     lost = f", {_frames(attributes['lost'])} lost" if "lost" in attributes else ""
-    return process + lost + (", rules and chance count on" if "counts" in attributes else "")
+    return process + lost + (", counts of rules and random losses continue" if "counts" in attributes else "")
 
 
 def _died(attributes: Event) -> str:
@@ -96,9 +97,7 @@ def _died(attributes: Event) -> str:
 
 
 def _unreachable(attributes: Event) -> str:
-    return (
-        f"{attributes['address']} has not answered for {attributes['silent'] / 1e9:.2f} s: it has died, or is cut off"
-    )
+    return f"{attributes['address']} has not answered for {attributes['silent'] / 1e9:.2f} s: it is down or cut off"
 
 
 def _reachable(attributes: Event) -> str:
@@ -160,11 +159,12 @@ _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Event], str]]]] = {
 }
 
 
-_MAX_READ: Final = 1 << 20  # bytes read at once
+_MAX_READ: Final = 1 << 20  # bytes per system call
 
 
 class Tail:
-    """Reader of a growing file of JSON Lines, from its beginning. The file need not exist yet, and may be removed."""
+    """Reader of a growing file of JSON Lines, from its beginning. The file need not exist yet, and may be removed while it
+    is read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -177,8 +177,8 @@ class Tail:
             self._file = None
 
     def read(self) -> list[Mapping[str, Any]]:
-        """Return the documents whose lines have been completed since the last call. Lines without a JSON object are
-        skipped. Raises OSError for anything other than a regular file."""
+        """Return the JSON objects whose lines have been completed since the last call; other lines are skipped. Raises
+        OSError for anything other than a regular file."""
         if self._file is None:
             try:
                 self._file = open_regular(self._path)

@@ -1,1 +1,1 @@
-"""Snapshots of a running cluster, taken every second at little cost."""
+"""Snapshots of a running cluster, which are cheap enough to be taken every second."""

@@ -1,6 +1,7 @@
-"""Snapshots of a cluster that is spread over machines: each machine's worker samples its part, and they are merged.
+"""Snapshots of a cluster that is spread over machines: each machine's worker samples its part, and the parts are merged.
 
-A direction of a link between machines is that of the machine where it arrives: there its frames meet their fates.
+The data on a direction of a link between machines is that of the machine where the direction ends: that machine applies the
+link's impairments.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from testbed.observe.live.snapshots import MAX_EVENTS, SnapshotSampler
 
 
 class PartSamplers:
-    """Samplers of clusters' parts in a machine's worker, by the cluster's name. A context manager: its end closes them."""
+    """Samplers of the parts of clusters in a machine's worker, by name of the cluster. A context manager that closes them on
+    exit."""
 
     def __init__(self) -> None:
         self._samplers: dict[str, SnapshotSampler] = {}
@@ -34,7 +36,8 @@ class PartSamplers:
             sampler.close()
 
     def sample(self, name: str, agents: bool) -> object:
-        """Take a snapshot of a part, as in JSON; rates cover the time since the last call. A sentence if there is none."""
+        """Take a snapshot of a part; return it as plain data, or a sentence if there is no cluster to show. Rates cover the
+        time since the last call."""
         if name not in self._samplers:
             self._samplers[name] = SnapshotSampler(Store(), name)
         snapshot = self._samplers[name].sample(agents=agents)
@@ -42,7 +45,7 @@ class PartSamplers:
 
 
 class SpreadSampler:
-    """Sampler of snapshots of all machines together. A machine that is lost is in the warning of all further ones."""
+    """Sampler of snapshots of all machines together. The loss of a machine stays in the warnings of all later snapshots."""
 
     def __init__(self, running: Workers, name: str) -> None:
         self._running = dict(running)
@@ -50,9 +53,9 @@ class SpreadSampler:
         self._lost: dict[str, str] = {}
 
     def sample(self, *, agents: bool = True) -> Snapshot | Absent:
-        """Take a snapshot, as `SnapshotSampler.sample`."""
-        names, asked = dict.fromkeys(self._running, self._name), dict.fromkeys(self._running, agents)
-        replies = try_call_each(self._running, "sample", name=names, agents=asked)
+        """Take a snapshot, as `SnapshotSampler.sample` does."""
+        names, with_agents = dict.fromkeys(self._running, self._name), dict.fromkeys(self._running, agents)
+        replies = try_call_each(self._running, "sample", name=names, agents=with_agents)
         parts: dict[str, Snapshot] = {}
         reasons: list[str] = []
         for machine, reply in replies.items():
@@ -65,11 +68,11 @@ class SpreadSampler:
                 parts[machine] = from_json(reply)
         if not parts:
             return Absent("; ".join([*self._lost.values(), *reasons]))
-        return merge_snapshots(parts, [*self._lost.values()])
+        return merge_snapshots(parts, list(self._lost.values()))
 
 
 def merge_snapshots(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> Snapshot:
-    """Merge the snapshots of a cluster's parts, by machine. lost: sentences on machines that cannot be asked."""
+    """Merge the snapshots of a cluster's parts, by machine. lost: sentences on machines that are lost."""
     first = next(iter(parts.values()))
     links = _links(parts)
     nodes = tuple(
@@ -104,18 +107,21 @@ def merge_snapshots(parts: Mapping[str, Snapshot], lost: Sequence[str] = ()) -> 
 
 
 def _links(parts: Mapping[str, Snapshot]) -> dict[str, Link]:
-    """Return all links by name, each direction from the machine where it arrives. One that is down at an end is down."""
+    """Return all links by name, with each direction from the machine where it ends. A link that is down at one end is
+    down."""
     links: dict[str, Link] = {}
     for part in parts.values():
         local_owners = {*(node.name for node in part.nodes), *(switch.name for switch in part.switches)}
         for link in part.links:
-            known = links.get(link.name)
-            if known is not None:
-                state = link.state if known.state == "up" else known.state
+            merged = links.get(link.name)
+            if merged is not None:
+                state = link.state if merged.state == "up" else merged.state
                 forward, backward = (
-                    (link.forward, known.backward) if _owner(link.b) in local_owners else (known.forward, link.backward)
+                    (link.forward, merged.backward)
+                    if _owner(link.b) in local_owners
+                    else (merged.forward, link.backward)
                 )
-                link = replace(known, state=state, forward=forward, backward=backward)
+                link = replace(merged, state=state, forward=forward, backward=backward)
             links[link.name] = link
     return links
 
@@ -125,6 +131,7 @@ def _owner(end: str) -> str:
 
 
 def _with_directions(nic: Nic, node: str, links: Mapping[str, Link]) -> Nic:
+    """Return a NIC with the directions of its merged link."""
     if nic.link not in links:
         return nic
     link = links[nic.link]
@@ -137,18 +144,18 @@ def _faults(parts: Iterable[Snapshot]) -> tuple[Fault, ...]:
     faults: dict[int, Fault] = {}
     for part in parts:
         for fault in part.faults:
-            known = faults.get(fault.number, fault)
-            faults[fault.number] = replace(known, links=tuple(sorted({*known.links, *fault.links})))
+            merged = faults.get(fault.number, fault)
+            faults[fault.number] = replace(merged, links=tuple(sorted({*merged.links, *fault.links})))
     return tuple(faults[number] for number in sorted(faults))
 
 
 def from_json(data: Mapping[str, Any]) -> Snapshot:
-    """Read the snapshot that `dataclasses.asdict` made plain."""
+    """Make a snapshot from the plain data of `dataclasses.asdict`."""
     return Snapshot(
         **{
             **data,
             "nodes": tuple(_node(node) for node in data["nodes"]),
-            "links": tuple(Link(**{**link, **_both(link, "forward", "backward"), "tags": tuple(link["tags"])})
+            "links": tuple(Link(**{**link, **_directions(link, "forward", "backward"), "tags": tuple(link["tags"])})
                            for link in data["links"]),
             "faults": tuple(Fault(**{**fault, "links": tuple(fault["links"])}) for fault in data["faults"]),
             "carriers": tuple(Program(**carrier) for carrier in data["carriers"]),
@@ -160,11 +167,11 @@ def from_json(data: Mapping[str, Any]) -> Snapshot:
 
 def _node(data: Mapping[str, Any]) -> Node:
     nics = tuple(
-        Nic(**{**nic, **_both(nic, "out", "back"), "addresses": tuple(nic["addresses"])}) for nic in data["nics"]
+        Nic(**{**nic, **_directions(nic, "out", "back"), "addresses": tuple(nic["addresses"])}) for nic in data["nics"]
     )
     programs = tuple(Program(**program) for program in data["programs"])
     return Node(data["name"], data["state"], nics, programs, tuple(data["tags"]))
 
 
-def _both(data: Mapping[str, Any], *keys: str) -> dict[str, Direction]:
+def _directions(data: Mapping[str, Any], *keys: str) -> dict[str, Direction]:
     return {key: Direction(**data[key]) for key in keys}

@@ -13,7 +13,7 @@ from testbed.observe.format.event_format import FormattedEvent
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A process in a node. cpu: in processors: 0.5 is half a processor; memory: resident bytes."""
+    """A process in a node. cpu: processor use; 0.5 is half a processor. memory: resident bytes."""
 
     pid: int
     name: str
@@ -25,9 +25,9 @@ class Program:
 class Direction:
     """One direction of a link: frames and bytes since its creation, drops by cause, and impairments in force.
 
-    Causes: those of `fates.fate_counters`, "kernel", and "queue" for drops by a queueing discipline of the kernel.
-    fates: fates other than drops, from `fates.fate_counters`. rate in frames/s, bits in bit/s, drop_rate in frames/s.
-    declared and injected: as text, empty for none.
+    rate: frames/s. bits: bit/s. dropped: frames by cause: the causes of `fates.fate_counters`, of which "queue" includes
+    drops by a queueing discipline of the kernel, and "kernel". drop_rate: frames/s. fates: frames by fate other than drops,
+    as in `fates.fate_counters`. declared, injected: impairments as text; empty: none.
     """
 
     frames: int = 0
@@ -42,13 +42,14 @@ class Direction:
 
     @property
     def drops(self) -> int:
-        """Total drops."""
+        """Number of dropped frames of all causes."""
         return sum(self.dropped.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link; forward is from a to b. state: "up", "down" or "GONE". datapath: what forwards it."""
+    """A link; forward is from a to b. state: "up", "down" or "GONE". datapath: name of the mechanism that forwards its
+    frames."""
 
     name: str
     a: str
@@ -62,8 +63,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A node's interface. out, back: its link's directions from and to the interface. agent: counters of the shared NIC's
-    firmware, by name; empty if the NIC is not shared."""
+    """A node's interface. out, back: directions of its link, from and to the interface. agent: counters of the agent of a
+    shared NIC, by name; empty if the NIC is not shared."""
 
     name: str
     mac: str
@@ -95,7 +96,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An injected fault. seconds_left: until it is healed automatically; None: never."""
+    """An injected fault. seconds_left: seconds until it is healed automatically; None: it is not."""
 
     number: int
     what: str
@@ -105,9 +106,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A cluster at one time. time: nanoseconds of the epoch. age: seconds since the cluster came up. span: seconds
-    that the rates cover. summary: "4 nodes, 1 switch, 4 links". warning: a sentence on the cluster's main problem, or
-    empty. carriers: the cluster's infrastructure processes, such as its relay's. events: the latest, oldest first."""
+    """A cluster at one time. time: nanoseconds since the epoch. age: seconds since the cluster was created. span: seconds
+    that the rates cover. summary: such as "4 nodes, 1 switch, 4 links". warning: a sentence on the cluster's main problem,
+    or empty. carriers: the cluster's infrastructure processes, such as those of its relay. events: the latest events, the
+    oldest first."""
 
     cluster: str
     origin: str

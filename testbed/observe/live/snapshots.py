@@ -26,19 +26,19 @@ from testbed.runtime import event_log
 from testbed.spec import layout
 from testbed.spec.layout_json import impairment_to_json
 
-_TICK: Final = os.sysconf("SC_CLK_TCK")
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 class ProcessUsage:
-    """Sampler of processor use; it stores each process's ticks at the last sample."""
+    """Sampler of the processor use of programs."""
 
     def __init__(self) -> None:
-        self._last_ticks: dict[tuple[int, int], int] = {}  # (pid, start time) -> ticks
+        self._last_ticks: dict[tuple[int, int], int] = {}  # (pid, start time) -> clock ticks used at the last sample
 
     def sample(self, keys: Mapping[int, str], span: float) -> dict[str, list[Program]]:
-        """Return programs by namespace key. keys: keys of the namespaces, by inode. span: seconds since the last sample; 0
-        in the first sample."""
+        """Return programs by key of their network namespace. keys: keys of the namespaces, by inode. span: seconds since the
+        last sample; 0: this is the first."""
         programs: dict[str, list[Program]] = {}
         ticks_now: dict[tuple[int, int], int] = {}
         for pid in processes.all_pids():
@@ -55,30 +55,30 @@ class ProcessUsage:
             ticks, start_time, pages = int(fields[11]) + int(fields[12]), int(fields[19]), int(fields[21])
             ticks_now[pid, start_time] = ticks
             previous = self._last_ticks.get((pid, start_time), ticks)
-            cpu = (ticks - previous) / _TICK / span if span else 0.0
-            programs.setdefault(key, []).append(Program(pid, name, cpu, pages * _PAGE))
+            cpu = (ticks - previous) / _TICKS_PER_SECOND / span if span else 0.0
+            programs.setdefault(key, []).append(Program(pid, name, cpu, pages * _PAGE_SIZE))
         self._last_ticks = ticks_now
         return programs
 
 
 MAX_EVENTS: Final = 200
-"""Number of the latest events kept."""
+"""Number of events that a snapshot contains; older events are left out."""
 
 _AGENT_COUNTERS: Final = ("dropped", "overflowed", "unsent", "down", "strangers", "refused")
-"""Counters that an agent reports besides its firmware's: lost frames, and rejected host processes."""
+"""Counters that an agent reports besides those of its firmware: lost frames, and rejected host processes."""
 
-Agents = Mapping[str, Mapping[str, Any] | None]
+AgentReports = Mapping[str, Mapping[str, Any] | None]
 """Reports of the NIC agents, by node; None if an agent does not answer."""
 
 
 class SnapshotSampler:
-    """Sampler of snapshots; `close` closes its open files."""
+    """Sampler of snapshots. `close` closes the files that it keeps open."""
 
     def __init__(self, store: Store, name: str | None = None) -> None:
         """name: name of the cluster; None: the only cluster that is up."""
         self._store = store
         self._name = name
-        self._watched: _Watched | None = None
+        self._watched: _WatchedCluster | None = None
 
     def close(self) -> None:
         if self._watched is not None:
@@ -86,14 +86,14 @@ class SnapshotSampler:
             self._watched = None
 
     def sample(self, *, agents: bool = True) -> Snapshot | Absent:
-        """Take a snapshot. Every error becomes a sentence, and may be gone in the next sample. agents: query the agents
-        of shared NICs for their counters, which takes longer than the rest."""
+        """Take a snapshot. An error is returned as `Absent`; the next sample may succeed. agents: query the agents of shared
+        NICs for their counters, which takes longer than the rest."""
         previous = self._watched
         try:
             cluster = self._cluster()
             if previous is None or previous.cluster != cluster or not previous.exists():
                 self.close()
-                self._watched = _Watched(self._store, cluster)
+                self._watched = _WatchedCluster(self._store, cluster)
             assert self._watched is not None
             return self._watched.sample(agents=agents)
         except (TestbedError, OSError) as error:
@@ -112,7 +112,7 @@ class SnapshotSampler:
         return self._store.existing_name(self._name)
 
 
-class _Watched:
+class _WatchedCluster:
     """A watched cluster, from its first sample on."""
 
     def __init__(self, store: Store, cluster: str) -> None:
@@ -126,7 +126,7 @@ class _Watched:
         self._usage = ProcessUsage()
         self._sampled_at = 0
         self._totals: dict[DirectionKey, DirectionTraffic] = {}
-        self._impaired: dict[DirectionKey, tuple[str, str]] = {}
+        self._impairments: dict[DirectionKey, tuple[str, str]] = {}  # declared and injected, as text
         self._tail = Tail(store.directory(cluster) / event_log.FILE)
         self._events: deque[FormattedEvent] = deque(maxlen=MAX_EVENTS)
 
@@ -136,23 +136,24 @@ class _Watched:
             self._wires.close()
 
     def exists(self) -> bool:
-        """Whether the cluster still exists, and has not been replaced by a new cluster of its name."""
+        """Whether the cluster still exists, and has not been replaced by a new cluster with its name."""
         try:
             return self._path.exists() and os.path.samestat(os.stat(self._path.parent), self._directory)
         except FileNotFoundError:
             return False
 
     def sample(self, *, agents: bool) -> Snapshot:
-        """Take a snapshot. Raises NotFoundError if the cluster is gone, OSError, KernelError."""
-        state = self._read()
+        """Take a snapshot. agents: see `SnapshotSampler.sample`. Raises NotFoundError if the cluster is gone, OSError,
+        KernelError."""
+        state = self._read_state()
         now = time.monotonic_ns()
-        wires, totals_now = self._wires_of(state).sample(state)
+        wires, totals_now = self._open_wires(state).sample(state)
         span = (now - self._sampled_at) / 1e9 if self._sampled_at else 0.0
         programs = self._usage.sample({inode: key for key, inode in state.inodes.items()}, span)
         directions = {key: self._direction(key, totals, span) for key, totals in totals_now.items()}
         self._sampled_at, self._totals = now, totals_now
         self._events += map(format_event, self._tail.read())
-        reports = self._agents(state) if agents else {}
+        reports = self._agent_reports(state) if agents else {}
         links = tuple(_link(link, wires[link.name].state, state, directions) for link in state.layout.links)
         return Snapshot(
             state.name,
@@ -171,8 +172,8 @@ class _Watched:
             tuple(Switch(switch.name, switch.kind) for switch in state.layout.switches),
         )
 
-    def _read(self) -> State:
-        """Return the state; the file is read only if it has changed."""
+    def _read_state(self) -> State:
+        """Return the cluster's state; its file is read only if it has changed."""
         status = os.stat(self._path)
         stamp = status.st_ino, status.st_mtime_ns
         if self._state is None or stamp != self._state_stamp:
@@ -183,13 +184,14 @@ class _Watched:
                 self._wires.close()
                 self._wires, self._sampled_at = None, 0
             self._state, self._state_stamp = state, stamp
-            self._impaired = dict(_impairments(state))
+            self._impairments = dict(_impairments(state))
         return self._state
 
-    def _wires_of(self, state: State) -> Wires:
+    def _open_wires(self, state: State) -> Wires:
         if self._wires is None:
             if namespace_names.WIRE not in state.namespaces:
                 raise KernelError(f"cluster {self.cluster} is being created")
+            # The names of a rootless cluster's namespaces are files in the holder's mount namespace.
             is_hidden = state.namespaces[namespace_names.WIRE].startswith(f"{namespaces.NAMES}/")
             holder = state.holder.pid if state.holder is not None and is_hidden else 0
             if holder and state.abandoned:
@@ -197,7 +199,7 @@ class _Watched:
             self._wires = Wires(state, self._path.parent, holder)
         return self._wires
 
-    def _agents(self, state: State) -> Agents:
+    def _agent_reports(self, state: State) -> AgentReports:
         if state.nics is None:
             return {}
         from testbed.cluster.services.nic_sharing import reports  # imports the protocols
@@ -206,15 +208,15 @@ class _Watched:
 
     def _direction(self, key: DirectionKey, now: DirectionTraffic, span: float) -> Direction:
         previous = self._totals.get(key, now)
-        drops, dropped = sum(now.dropped.values()), sum(previous.dropped.values())
-        declared, injected = self._impaired.get(key, ("", ""))
+        drops, previous_drops = sum(now.dropped.values()), sum(previous.dropped.values())
+        declared, injected = self._impairments.get(key, ("", ""))
         return Direction(
             now.frames,
             now.bytes,
             _rate(previous.frames, now.frames, span),
             8 * _rate(previous.bytes, now.bytes, span),
             now.dropped,
-            _rate(dropped, drops, span),
+            _rate(previous_drops, drops, span),
             now.fates,
             declared,
             injected,
@@ -222,12 +224,12 @@ class _Watched:
 
 
 def _rate(previous: int, now: int, span: float) -> float:
-    """Return the change per second; 0 for a counter that restarted with a new interface."""
+    """Return the change of a counter per second; 0 if the counter has restarted, with a new interface."""
     return (now - previous) / span if span and now > previous else 0.0
 
 
 def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]:
-    """Yield declared and injected impairments of each direction, as text."""
+    """Yield the declared and the injected impairments of each direction, as text."""
     for link in state.layout.links:
         for direction in BOTH:
             declared: layout.Impairment = getattr(link, direction)
@@ -247,12 +249,12 @@ def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
 
 def _link(link: layout.Link, state: str, cluster: State, directions: Mapping[DirectionKey, Direction]) -> Link:
     forward, backward = (directions.get((link.name, direction), Direction()) for direction in BOTH)
-    carrier = cluster.datapaths.get(link.name, "direct")
-    return Link(link.name, str(link.a), str(link.b), state, carrier, forward, backward, link.tags)
+    datapath = cluster.datapaths.get(link.name, "direct")
+    return Link(link.name, str(link.a), str(link.b), state, datapath, forward, backward, link.tags)
 
 
 def _nodes(
-    state: State, links: Iterable[Link], programs: Mapping[str, list[Program]], agents: Agents
+    state: State, links: Iterable[Link], programs: Mapping[str, list[Program]], agents: AgentReports
 ) -> Iterable[Node]:
     by_end = {end: (link, end == link.a) for link in links for end in (link.a, link.b)}
     is_hidden = state.holder is not None and state.namespaces.get(namespace_names.WIRE, "").startswith(
@@ -272,16 +274,16 @@ def _nodes(
         )
 
 
-def _nic(nic: layout.Nic, at: tuple[Link, bool] | None, report: Mapping[str, Any] | None) -> Nic:
-    """report: report of the agent of a shared NIC."""
+def _nic(nic: layout.Nic, attachment: tuple[Link, bool] | None, report: Mapping[str, Any] | None) -> Nic:
+    """Return a NIC. attachment: its link, and whether it is end `a`. report: report of the agent of a shared NIC."""
     counters = (
         {name: report[name] for name in _AGENT_COUNTERS if report[name]} | dict(report["counted"])
         if report is not None
         else {}
     )
-    if at is None:
+    if attachment is None:
         return Nic(nic.name, nic.mac, nic.addresses, "", agent=counters)
-    link, is_a = at
+    link, is_a = attachment
     out, back = (link.forward, link.backward) if is_a else (link.backward, link.forward)
     return Nic(nic.name, nic.mac, nic.addresses, link.name, out, back, counters)
 
@@ -292,11 +294,12 @@ def _fault(injection: Injection, now: int) -> Fault:
 
 
 def _warning(state: State, directory: Path, silent: Sequence[str]) -> str:
-    """directory: the cluster's. silent: nodes whose NIC agent does not answer."""
+    """Return a sentence on the cluster's main problem, or an empty string. directory: directory of the cluster. silent:
+    nodes whose NIC agent does not answer."""
     if state.phase != "up":
         if state.owner.is_alive:
             return f"process {state.owner.pid} is {state.phase} it"
-        return f"left {state.phase}: 'testbed {'gc' if state.abandoned else 'up'}' puts it right"
+        return f"left {state.phase}: 'testbed {'gc' if state.abandoned else 'up'}' repairs it"
     if gone := missing(state, directory):
         return gone[0]
     if silent:

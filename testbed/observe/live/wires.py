@@ -1,8 +1,8 @@
-"""Frames carried and dropped by the links of a cluster, by link and direction.
+"""Counts of the frames that the links of a cluster have carried and dropped, by link and direction.
 
 Frames and bytes are the kernel's counters in the wire namespace, where all links except direct ones end. The mapping of
-interface counters to directions is recomputed only after a change of interfaces, so that a reading is one dump of
-counters. The relay, the loss classifiers and the queueing disciplines count their drops separately.
+interface counters to directions is recomputed only after a change of interfaces or of the cluster's state, so that a reading
+is usually one dump of counters. The relay, the loss classifiers and the queueing disciplines count their drops separately.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from testbed.runtime.calls import NotListeningError, call
 from testbed.runtime.relay.orders import RelayPaths
 from testbed.spec.layout import Link
 
-_LINKS_PER_CALL: Final = 50  # a call is processed in one iteration of the relay's loop
+_LINKS_PER_CALL: Final = 50  # the relay forwards no frames while it processes a call
 _REPLY_TIMEOUT: Final = 0.5  # s to wait for the relay's reply
 _MAX_CLASSIFIERS: Final = 400  # each needs a file descriptor; the default limit is 1,024
 
 DirectionKey = tuple[str, DirectionName]
 
 
-class Counter(NamedTuple):
-    """Counter of one direction: an interface (namespace key, index), and whether its received or its sent frames are
-    counted."""
+class DirectionCounter(NamedTuple):
+    """Counter of one direction. key: key of the interface's namespace. interface: index of the interface. receives: whether
+    the frames are those that the interface receives; else those that it sends."""
 
     key: str
     interface: int
@@ -50,10 +50,10 @@ class Counter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Current wiring of a link. state: "up", "down" or "GONE"."""
+    """Current wiring of a link. state: "up", "down" or "GONE". counters: by direction; empty if no interface counts."""
 
     state: str
-    counters: Mapping[DirectionName, Counter] = field(default_factory=dict)
+    counters: Mapping[DirectionName, DirectionCounter] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class DirectionTraffic:
 
 
 class Wires:
-    """Counters of one cluster's links, while its namespaces stay the same. The constructor raises OSError, KernelError."""
+    """Counters of one cluster's links, as long as its namespaces stay the same (`has_namespaces_of`)."""
 
     def __init__(self, state: State, directory: Path, holder: int) -> None:
-        """directory: the cluster's. holder: process whose namespaces the cluster's names refer to; 0: this
-        process's."""
+        """directory: directory of the cluster. holder: pid of the process in whose mount namespace the names of the
+        cluster's namespaces are; 0: they are in that of this process. Raises OSError, KernelError."""
         self._relay_paths = RelayPaths(directory)
         self._holder = holder
         self._paths = dict(state.namespaces)
@@ -82,7 +82,7 @@ class Wires:
         self._links_by_process: dict[int, list[str]] = {}  # relay process -> the links that it forwards
         self._free_ends: dict[DirectionKey, int] = {}  # interface on which the datapath receives a direction's frames
         self._stages: dict[DirectionKey, int] = {}  # interface with the kernel discipline of a direction
-        self._classifiers: dict[DirectionKey, bpf.Map] = {}  # their counters
+        self._classifiers: dict[DirectionKey, bpf.Map] = {}  # counters of the loss classifiers
         try:
             self._open_sockets(namespace_names.WIRE)
         except BaseException:
@@ -100,14 +100,14 @@ class Wires:
         return self._paths == dict(state.namespaces)
 
     def sample(self, state: State) -> tuple[dict[str, Wire], dict[DirectionKey, DirectionTraffic]]:
-        """Return the wiring of the links, and their totals. Raises OSError if the namespaces are gone."""
+        """Return the wiring of the links, and the totals of their directions. Raises OSError if the namespaces are gone."""
         changes = [sockets.monitor.drain() for sockets in self._sockets.values()]
         if any(changes) or state is not self._state or not self._wires:
             self._state = state
             self._locate_counters(state)
         counts = {key: read_counters(sockets.route) for key, sockets in self._sockets.items()}
         carriers = set(state.datapaths.values())
-        relayed = self._relayed(state) if "relay" in carriers else {}
+        relayed = self._relay_counts(state) if "relay" in carriers else {}
         queues = queue_drops(self._sockets[namespace_names.WIRE].route) if carriers & {"netem", "tc"} else {}
         totals: dict[DirectionKey, DirectionTraffic] = {}
         for link, wire in self._wires.items():
@@ -125,12 +125,13 @@ class Wires:
                 fates = {name: counts_of_relay[name] for name in FATES if name in counts_of_relay}
                 if direction_key in self._classifiers:
                     causes |= _drops(loss_classifier.counters_in(self._classifiers[direction_key]))
-                if queues and (full := queues.get(self._stages.get(direction_key, 0))):
-                    causes["queue"] = causes.get("queue", 0) + full
+                if queues and (queue_full := queues.get(self._stages.get(direction_key, 0))):
+                    causes["queue"] = causes.get("queue", 0) + queue_full
                 totals[direction_key] = _traffic(interface, counter.receives, causes, fates)
         return dict(self._wires), totals
 
     def _open_sockets(self, key: str) -> CounterSockets | None:
+        """Return the sockets in a namespace, opened on first use; None if the cluster has no such namespace."""
         if key not in self._sockets and key in self._paths:
             self._sockets[key] = open_sockets(self._paths[key], self._holder)
         return self._sockets.get(key)
@@ -145,7 +146,7 @@ class Wires:
         self._inner.clear()
         for link in state.layout.links:
             for end in (link.a, link.b) if link.datapath == "direct" else ():
-                with suppress(OSError):  # the node has gone
+                with suppress(OSError):  # the node has been removed
                     self._open_sockets(end.owner)
         interfaces = {
             key: rtnl_dump.by_name(rtnl_dump.interfaces(sockets.route)) for key, sockets in self._sockets.items()
@@ -170,7 +171,7 @@ class Wires:
         self._open_classifiers(state)
 
     def _open_classifiers(self, state: State) -> None:
-        """Open the counters of loss classifiers, which exist only with root."""
+        """Open the counters of loss classifiers, which only a cluster with root has."""
         if self._holder or not userns.is_root():
             return
         wire = self._sockets[namespace_names.WIRE].route
@@ -178,7 +179,7 @@ class Wires:
             if state.datapaths.get(key[0]) == "tc":
                 if len(self._classifiers) == _MAX_CLASSIFIERS:
                     return
-                with suppress(OSError, RequestError):  # it is being replaced: a notification follows
+                with suppress(OSError, RequestError):  # the classifier is being replaced: a notification follows
                     counters = loss_classifier.open_counters(wire, index)
                     if counters is not None:
                         self._classifiers[key] = counters
@@ -188,7 +189,7 @@ class Wires:
             counters.close()
         self._classifiers.clear()
 
-    def _relayed(self, state: State) -> dict[DirectionKey, Mapping[str, int]]:
+    def _relay_counts(self, state: State) -> dict[DirectionKey, Mapping[str, int]]:
         """Query the relay's processes for their counters; a process that does not answer in time is left out."""
         self._links_by_process = self._links_by_process or self._assign_links(state)
         counts: dict[DirectionKey, Mapping[str, int]] = {}
@@ -208,6 +209,7 @@ class Wires:
         return counts
 
     def _assign_links(self, state: State) -> dict[int, list[str]]:
+        """Return the links that each of the relay's processes forwards."""
         orders = self._relay_paths.read_orders()
         links_by_process: dict[int, list[str]] = {}
         for link, number in orders.processes_of().items() if orders is not None else ():
@@ -219,26 +221,29 @@ class Wires:
 def _find_counters(
     link: Link, ends: tuple[str, str], interfaces: Mapping[str, Mapping[str, rtnl_dump.Interface]], *, is_tunnel: bool
 ) -> Wire:
-    """Find a link's counters. Frames from `a` are received by its interface in the wire namespace; behind a switch they are
-    sent by the interface of `b`."""
+    """Find a link's counters. Frames from end `a` are received by its interface in the wire namespace. If only the interface
+    of `b` is there, they are the frames that it sends."""
     if link.datapath == "direct":
         a, b = (interfaces.get(end.owner, {}).get(end.port) for end in (link.a, link.b))
         if a is not None and b is not None:
-            return Wire(_state(a, b), _pair(Counter(link.b.owner, b.index, True), Counter(link.a.owner, a.index, True)))
+            return Wire(
+                _state(a, b),
+                _pair(DirectionCounter(link.b.owner, b.index, True), DirectionCounter(link.a.owner, a.index, True)),
+            )
         nic, owner = (a, link.a.owner) if a is not None else (b, link.b.owner)
         if nic is None or not is_tunnel:
             return Wire("GONE")
-        received, sent = (Counter(owner, nic.index, receives) for receives in (True, False))
+        received, sent = (DirectionCounter(owner, nic.index, receives) for receives in (True, False))
         return Wire(_state(nic), _pair(sent, received) if a is not None else _pair(received, sent))
     a, b = (interfaces[namespace_names.WIRE].get(end) for end in ends)
     if a is not None and b is not None:
-        of_a, of_b = (Counter(namespace_names.WIRE, end.index, True) for end in (a, b))
-        switches_only = a.peer == b.index  # a single pair between two switches; else two joined pairs
-        return Wire(_state(a, b), _pair(of_b, of_a) if switches_only else _pair(of_a, of_b))
+        of_a, of_b = (DirectionCounter(namespace_names.WIRE, end.index, True) for end in (a, b))
+        is_single_pair = a.peer == b.index  # of veth interfaces, between two switches; otherwise there are two pairs
+        return Wire(_state(a, b), _pair(of_b, of_a) if is_single_pair else _pair(of_a, of_b))
     end = a or b
     if end is None:
         return Wire("GONE")
-    received, sent = (Counter(namespace_names.WIRE, end.index, receives) for receives in (True, False))
+    received, sent = (DirectionCounter(namespace_names.WIRE, end.index, receives) for receives in (True, False))
     return Wire(_state(end), _pair(received, sent) if a is not None else _pair(sent, received))
 
 
@@ -246,7 +251,7 @@ def _state(*ends: rtnl_dump.Interface) -> str:
     return "up" if all(end.up for end in ends) else "down"
 
 
-def _pair(forward: Counter, backward: Counter) -> dict[DirectionName, Counter]:
+def _pair(forward: DirectionCounter, backward: DirectionCounter) -> dict[DirectionName, DirectionCounter]:
     return {"forward": forward, "backward": backward}
 
 

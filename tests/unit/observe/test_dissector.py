@@ -38,7 +38,7 @@ from testbed import registry
 from testbed.errors import TestbedError
 from testbed.observe.dissector import lua
 from testbed.observe.dissector.lua import dissector
-from testbed.observe.dissector.lua_headers import protocol
+from testbed.observe.dissector.lua_headers import extract_protocol
 from tests.unit.observe import synthetic_layers
 from tests.unit.protocols import synthetic_frames
 from tests.unit.protocols.frame_strategies import PACKAGES, frames_of
@@ -179,7 +179,7 @@ def columns_by_tshark(
 ) -> list[list[str]]:
     """Return the requested columns of each frame."""
     script, capture = folder / "test.lua", folder / "test.pcapng"
-    script.write_text(dissector([protocol(name, module) for name, module in modules.items()]))
+    script.write_text(dissector([extract_protocol(name, module) for name, module in modules.items()]))
     with PcapNgWriter(str(capture)) as writer:
         for frame in raw_frames:
             writer.write(Ether(frame))
@@ -381,7 +381,7 @@ def test_a_field_of_unsupported_condition_or_length_is_rejected_with_its_name(la
     bind_layers(Ether, layer, type=ETHERTYPE)
     try:
         with pytest.raises(TypeError, match=re.escape(reason)):
-            protocol("test", module)
+            extract_protocol("test", module)
     finally:
         split_layers(Ether, layer, type=ETHERTYPE)
 

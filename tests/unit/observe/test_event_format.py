@@ -48,7 +48,7 @@ def test_an_outage_has_its_cause_and_duration() -> None:
     parent = format_event({"event": "node parent died", "nodes": ["n1", "n2"], "pid": 7, "code": -9})
     assert (parent.where, parent.what) == ("n1, n2", "process 7, signal 9")
     restarted = {"event": "relay restarted", "pid": 8, "gap": [0, 12_000_000], "lost": 1}
-    assert format_event(restarted).what == "process 8, 12 ms after the other's end, 1 frame lost"
+    assert format_event(restarted).what == "process 8, 12 ms after the end of the previous one, 1 frame lost"
 
 
 def test_an_unknown_event_is_formatted_field_by_field() -> None:
