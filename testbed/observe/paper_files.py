@@ -1,5 +1,5 @@
-"""Reader of papers' results: `paper.toml` beside a protocol. An unknown key, or a reference to a run, row or column that
-does not exist, is an error; all errors of a file are reported together."""
+"""Reader of papers' results: the file `paper.toml` in a protocol's package. An unknown key, or a reference to a run, row or
+column that does not exist, is an error. All errors of a file are reported together."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from testbed.workloads.workload_settings import checked
 
 Form = TypeVar("Form")
 
-_MAX_CALIBRATED_ROWS: Final = 3  # rows
+_MAX_CALIBRATED_ROWS: Final = 3
 
 
 def systems() -> list[str]:
@@ -41,10 +41,10 @@ def systems() -> list[str]:
 
 
 def folder_of(protocol: str) -> Traversable:
-    """Return the folder of a registered protocol that has a paper. Raises NotFoundError."""
+    """Return the package folder of a registered protocol that has a paper. Raises NotFoundError."""
     offered = registry.offered(registry.PROTOCOLS)
     if protocol not in offered:
-        registry.load(registry.PROTOCOLS, protocol)  # raises NotFoundError with the reason
+        registry.load(registry.PROTOCOLS, protocol)  # raises NotFoundError, with the reason
     package = offered[protocol].module.rpartition(".")[0]
     if not _has_paper(package):
         raise NotFoundError(f"protocol {protocol} has no paper to compare with; {', '.join(systems())} have one")
@@ -52,14 +52,14 @@ def folder_of(protocol: str) -> Traversable:
 
 
 def paper_of(protocol: str) -> Paper:
-    """Load the paper of a registered protocol. Raises NotFoundError if it has none, DescriptionError for an invalid
-    file."""
+    """Load the paper of a registered protocol. Raises NotFoundError if the protocol has none, DescriptionError for an
+    invalid file."""
     text = (folder_of(protocol) / "paper.toml").read_text(encoding="utf-8")
     return parse(text, f"the paper of {protocol}")
 
 
 def parse(text: str, source: str) -> Paper:
-    """Parse a paper's TOML. Raises DescriptionError with all problems."""
+    """Parse a paper's TOML. source: name of the text, for errors. Raises DescriptionError with all problems."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -106,14 +106,14 @@ def parse(text: str, source: str) -> Paper:
         build_sides(table, f"relation[{number}]") for number, table in enumerate(document.get("relation", []), 1)
     ]
     runs = {name: build(PaperRun, table, f"run.{name}") for name, table in document.pop("run", {}).items()}
-    parts = {
+    fields = {
         "runs": {name: run for name, run in runs.items() if run is not None},
         "rows": (*build_all(Row, "row"), *_rows_of(build_all(Column, "column"), problems)),
         "shapes": build_all(Shape, "shape"), "relations": build_all(Relation, "relation"),
         "tables": build_all(Table, "table"), "unmatched": build_all(Unmatched, "unmatched"),
         "figures": build_all(PaperFigure, "figure"), "shown": build_all(Published, "shown"),
     }  # fmt: skip
-    paper = build(Paper, {**document, **parts}, "")
+    paper = build(Paper, {**document, **fields}, "")
     if paper is not None:
         problems += _inconsistencies(paper, list(runs))
     if paper is None or problems:
@@ -122,6 +122,7 @@ def parse(text: str, source: str) -> Paper:
 
 
 def _rows_of(columns: Iterable[Column], problems: list[Problem]) -> list[Row]:
+    """Return the rows of columns; add a problem for each invalid column."""
     rows: list[Row] = []
     for column in columns:
         if len(column.at) != len(column.paper):
@@ -133,7 +134,8 @@ def _rows_of(columns: Iterable[Column], problems: list[Problem]) -> list[Row]:
 
 
 def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
-    """List the references to rows and runs that do not exist, and other inconsistencies."""
+    """List the references to rows and runs that do not exist, and other inconsistencies. runs: the names of all runs, also
+    of invalid ones."""
     problems: list[Problem] = []
 
     def check_name(path: str, name: str, names: list[str], kind: str) -> None:
@@ -148,8 +150,8 @@ def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
     for row in paper.rows:
         if row.unit not in UNITS:
             check_name(f"{row.name}.unit", row.unit, list(UNITS), "unit")
-        for part in row.sum:
-            check_name(f"{row.name}.sum", part, names, "row")
+        for summand in row.sum:
+            check_name(f"{row.name}.sum", summand, names, "row")
         if not row.sum:
             check_name(f"{row.name}.run", row.run, runs, "run")
         if row.other_run:
@@ -172,14 +174,14 @@ def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
             if isinstance(side, Figures):
                 check_name(f"{relation.name}.run", side.run, runs, "run")
                 if len(side.span) not in (0, 2) or ((side.span or side.slope) and not side.by):
-                    problems.append(Problem(f"{relation.name}.span", str(side.span), "from and to, and by what"))
+                    problems.append(Problem(f"{relation.name}.span", str(side.span), "two bounds, and a key 'by'"))
         if not relation.least and not relation.most:
             problems.append(Problem(relation.name, "no bound", "least or most"))
     for table in paper.tables:
         check_name(f"{table.name}.run", table.run, runs, "run")
     for figure in paper.figures:
         if len(figure.axes) != 2:
-            problems.append(Problem(f"{figure.name}.axes", str(len(figure.axes)), "two: what x is, and what y"))
+            problems.append(Problem(f"{figure.name}.axes", str(len(figure.axes)), "two labels, of x and of y"))
         for curve in figure.curves:
             check_name(f"{figure.name}.run", curve.run, runs, "run")
             for point in curve.points:
@@ -190,7 +192,7 @@ def _inconsistencies(paper: Paper, runs: list[str]) -> list[Problem]:
             Problem("constants", str(paper.constants), f"fewer than the {calibrated} rows that calibrate them")
         )
     if calibrated > _MAX_CALIBRATED_ROWS:
-        problems.append(Problem("row", f"{calibrated} calibrated ones", f"at most {_MAX_CALIBRATED_ROWS}"))
+        problems.append(Problem("row", f"{calibrated} calibrated rows", f"at most {_MAX_CALIBRATED_ROWS}"))
     return problems
 
 

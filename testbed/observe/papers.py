@@ -1,5 +1,5 @@
 """The published results of a paper: rows, shapes, relations, tables, figures, values that are only displayed, and the runs
-that measure our values. `paper_files` reads them from `paper.toml` beside the system's protocol."""
+that measure our values. `paper_files` reads them from `paper.toml` in the protocol's package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final
 from testbed.errors import NotFoundError, TestbedError, did_you_mean
 
 UNITS: Final = {"us": 1e-3, "Mb/s": 1e-6, "MB/s": 1 / 8e6, "%": 100.0}
-"""Factor from a run's figure to a row's unit: runs have times in ns, rates in bit/s, and fractions of 1."""
+"""Units of rows, and the factor from a run's value to each: runs have times in ns, rates in bit/s, and fractions of 1."""
 
 
 def _place_of(source: str) -> str:
@@ -22,12 +22,13 @@ def _place_of(source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PaperRun:
-    """A run to measure. profile, cluster: if they differ from the paper's. profiles: by node, if it differs from the run's.
-    firmware: NIC settings that differ from the default. cores: cores of each node's ranks, in order, instead of
-    ranks_per_node.
+    """A run that measures values. profile, cluster: empty: those of the paper. profiles: profiles of nodes that do not have
+    that of the run. firmware: NIC settings that differ from the default. cores: cores of each node's ranks, in order,
+    instead of ranks_per_node.
 
-    model: instead of a workload, "module:function" of the protocol's package, which computes rows from a profile; for
-    another system on the paper's hosts."""
+    model: "module:function" in the protocol's package, which computes rows from a profile, instead of a workload; it is for
+    other systems on the paper's hosts.
+    """
 
     workload: str = ""
     model: str = ""
@@ -42,13 +43,14 @@ class PaperRun:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A published value. table: table of the paper; errors are summarized by table. source: its place in the paper. meaning:
-    description of our value that it is compared with.
+    """A published value. table: table of the paper; errors are summarized by table. source: place of the value in the paper.
+    meaning: description of our value with which it is compared.
 
-    Our value is `take` of the rows of `run` that match `where`; `pick` selects the "last" or the "max" of several. It
-    is divided by `per`, and by `of` to give a fraction of a total. less_than: a run with larger values; our value is then
-    the largest reduction relative to it, as a fraction. beyond: a run whose value is subtracted. sum: names of rows to add
-    up instead. others, others_source: the paper's values of other systems, and their place if it differs from `source`.
+    Our value is that of the key `take` in the rows of `run` that match `where`; `pick` selects the "last" or the "max" of
+    several. The value is divided by `per`, and by `of` to give a fraction of a total. less_than: a run with larger values;
+    our value is then the largest reduction relative to that run, as a fraction. beyond: a run whose value is subtracted.
+    sum: names of previous rows that are added up instead. others, others_source: the paper's values of other systems, and
+    their place if it differs from `source`.
     """
 
     name: str
@@ -83,8 +85,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a published table: a row for each condition. at: the values of `by`; paper: the published values at these
-    conditions. calibrated: the values of `by` whose rows calibrated the profile. For the remaining fields see `Row`."""
+    """A column of a published table, which gives a row for each condition. by: key of the condition. at: its values. paper:
+    the published values under these conditions. calibrated: the values of `by` whose rows calibrated the profile. For the
+    remaining fields see `Row`."""
 
     name: str
     source: str
@@ -114,11 +117,11 @@ class Shape:
     """A property of the results that must hold independently of the absolute figures. kind is one of:
 
     order: our value of `row` is less than all `others` of that row, like the paper's value. step: the run's values `take`
-    over `by` grow more between the second and third of `points` than the slopes on both sides predict. flat: the values
-    stay within the fraction `within` of the first value while `by` is at most `until`, and have fallen to less than half
-    at the end. crossing: the table `table` is first less and later more than the table `other`. The paper's crossing is
-    between the first and the last of `points`; these must overlap the range in which our tables differ by no more than
-    their larger median error.
+    over `by` grow much more between the second and the third of the four `points` than the slopes on both sides predict.
+    flat: the values do not fall by more than the fraction `within` of the first value while `by` is at most `until`, and
+    fall to less than half of it at the end. crossing: the values of the table `table` are first less and later more than
+    those of the table `other`. The paper's crossing is between the first and the last of `points`; this range must overlap
+    the range in which our tables differ by no more than their larger median error.
     """
 
     name: str
@@ -137,8 +140,8 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Values `take` of the rows of a run that match `where` and whose `by` lies in `span` (from, to). slope: use the
-    slope of a straight line through them, over `by`, instead."""
+    """Selection of a run's values: `take` of the rows that match `where` and whose `by` lies in `span` (from, to; empty:
+    all). slope: the value is the slope of a straight line through them, over `by`."""
 
     run: str
     take: str
@@ -165,7 +168,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of a run to print. columns: their keys."""
+    """A table of a run's rows, to be printed. columns: the keys."""
 
     name: str
     source: str
@@ -175,7 +178,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line of a figure: the figure's `y` over its `x`, of the rows of `run` that match `where`. points: names of rows or
+    """A curve of a figure: the figure's `y` over its `x`, in the rows of `run` that match `where`. points: names of rows or
     columns whose published values are drawn, too."""
 
     label: str
@@ -186,7 +189,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure, drawn from our rows. x, y: their keys. axes: labels of the axes. log: axes with a logarithmic scale."""
+    """A figure, drawn from our rows. x, y: keys of the rows. axes: labels of both axes. log: axes with a logarithmic scale:
+    "x", "y", "xy"."""
 
     name: str
     source: str
@@ -214,7 +218,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A published value without a row. why: the reason."""
+    """A published value that no row reproduces. why: the reason."""
 
     value: str
     why: str
@@ -222,8 +226,8 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper's results. cluster, profile: cluster and profile of its testbed. constants: how many of the profile's
-    constants are calibrated."""
+    """A paper's results. cluster, profile: cluster and profile that model the paper's testbed. constants: number of the
+    profile's constants that are calibrated."""
 
     title: str
     authors: str
@@ -246,18 +250,18 @@ class Paper:
 
     @property
     def unmeasured(self) -> list[Published]:
-        """All values that are only displayed: of other systems in rows, and `shown`."""
-        beside = [
+        """All published values that we do not measure: those of other systems in rows, and `shown`."""
+        other_systems = [
             Published(row.name, row.others_source or row.source, row.unit, row.others)
             for row in self.rows
             if row.others
         ]
-        return [*beside, *self.shown]
+        return [*other_systems, *self.shown]
 
 
 def figure(row: Row, rows: Iterable[Mapping[str, Any]], other_rows: Iterable[Mapping[str, Any]] = ()) -> float | None:
-    """Compute our figure for a row, in the row's unit; None if the run's rows do not have it. other_rows: the rows of the
-    run named by `less_than` or `beyond`. Rows with `sum` are not supported."""
+    """Compute our value for a row of the paper, in the row's unit; None if the run's rows do not have it. other_rows: the
+    rows of the run that `less_than` or `beyond` names. Rows with `sum` are not supported."""
     values = _values(row, rows)
     if not values:
         return None
@@ -275,8 +279,8 @@ def figure(row: Row, rows: Iterable[Mapping[str, Any]], other_rows: Iterable[Map
 
 
 def is_measured_by(row: Row, paper: Paper, parameters: Mapping[str, Any]) -> bool:
-    """Whether a run with these parameters can have measured a row: the workload, the firmware settings and the number of
-    ranks per node must match."""
+    """Whether a run with these parameters can have measured a row of the paper: the workload, the firmware settings and the
+    number of ranks per node must match."""
     if row.sum or row.other_run:
         return False
     measured, ranks = paper.runs[row.run], parameters.get("ranks") or []
@@ -290,7 +294,7 @@ def is_measured_by(row: Row, paper: Paper, parameters: Mapping[str, Any]) -> boo
 
 
 def _as_texts(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return settings as a user writes them."""
+    """Return settings as text, as users write them."""
     return {key: str(value) for key, value in settings.items()}
 
 
@@ -303,8 +307,8 @@ def _values(published: Row, rows: Iterable[Mapping[str, Any]]) -> list[float]:
 
 
 def figures(of: Figures, rows: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Select the values described by `of`; empty if the rows do not have them. Raises TestbedError for a value that is no
-    number."""
+    """Select the values that `of` describes; empty if the rows do not have them. Raises TestbedError for a value that is not
+    a number."""
     selected = [
         row
         for row in rows
@@ -321,20 +325,20 @@ def figures(of: Figures, rows: Iterable[Mapping[str, Any]]) -> list[float]:
 def _number(row: Mapping[str, Any], key: str) -> float:
     value = row[key]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TestbedError(f"a row of a run is damaged: {key} is {value!r}, no number")
+        raise TestbedError(f"a row of a run is damaged: {key} must be a number, got {value!r}")
     return float(value)
 
 
 def restrict(paper: Paper, runs: Collection[str]) -> Paper:
-    """Restrict the paper to the values that these runs measure. Raises NotFoundError for an unknown run."""
+    """Return the paper with only the values that these runs measure. Raises NotFoundError for an unknown run."""
     for name in runs:
         if name not in paper.runs:
             hint = did_you_mean(name, paper.runs)
             raise NotFoundError(f"the paper has no run {name!r}{hint}; there are {', '.join(paper.runs)}")
     rows: list[Row] = []
     for row in paper.rows:
-        parts = {row.name for row in rows}
-        if all(part in parts for part in row.sum) if row.sum else {row.run, row.other_run or row.run} <= set(runs):
+        selected = {row.name for row in rows}
+        if selected.issuperset(row.sum) if row.sum else {row.run, row.other_run or row.run} <= set(runs):
             rows.append(row)
     names = {row.name for row in rows}
     return replace(

@@ -15,7 +15,7 @@ from testbed.spec.layout import Layout
 from testbed.spec.layout_json import from_json
 
 FORMAT: Final = 1
-"""Format that this version writes; it can read older ones."""
+"""Format that this version writes; it also reads older formats."""
 
 FATES: Final = "fates.jsonl"
 """File in a repetition's folder or in the run's folder: every fate except a pass."""
@@ -98,7 +98,8 @@ class ResultDocument(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A run as recorded in its folder. result: empty if the run has not ended, or was killed."""
+    """A run as recorded in its folder. parameters: contents of ``run.json``. result: contents of ``result.json``; empty if
+    the run has not ended, or was killed."""
 
     folder: Path
     parameters: Mapping[str, Any]
@@ -106,18 +107,21 @@ class RecordedRun:
 
     @property
     def status(self) -> str:
+        """The result's status; "unfinished" without a result."""
         return str(self.result.get("status", "unfinished"))
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows that the run measured. Raises the errors of `testbed.runtime.journal.read`."""
         return read(self.folder / ROWS)
 
     def events(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the run's events. Raises the errors of `testbed.runtime.journal.read`."""
         return read(self.folder / EVENTS)
 
 
 def read_run(folder: Path) -> RecordedRun:
     """Read a run's folder. Raises NotFoundError if there is no run, UnsupportedError for a run of a newer version,
-    TestbedError for a broken file."""
+    BrokenFileError for a damaged file."""
     parameters = _read_versioned(folder / RUN, RunDocument)
     if parameters is None:
         raise NotFoundError(f"{folder} is not a run's folder: it has no {RUN}")
@@ -125,11 +129,12 @@ def read_run(folder: Path) -> RecordedRun:
 
 
 def runs(path: Path) -> tuple[list[RecordedRun], list[str]]:
-    """Read the runs in a directory, also those of series, the oldest first, with a sentence for each unreadable run."""
+    """Read the runs in a folder, also those in the folders of series. Return them, the oldest first, and a sentence for each
+    unreadable run."""
     readable, unreadable = [], []
     folders = {file.parent for file in path.glob(f"*/{RUN}")}
-    of_series = {file.parent for file in path.glob(f"*/*/{RUN}")}
-    folders |= {folder for folder in of_series if folder.parent not in folders}
+    in_series = {file.parent for file in path.glob(f"*/*/{RUN}")}
+    folders |= {folder for folder in in_series if folder.parent not in folders}
     for folder in sorted(folders):
         try:
             readable.append(read_run(folder))
@@ -139,6 +144,7 @@ def runs(path: Path) -> tuple[list[RecordedRun], list[str]]:
 
 
 def _read_versioned(path: Path, kind: type) -> Mapping[str, Any] | None:
+    """Read a document and check its format and keys; None if there is no file. kind: the document's TypedDict."""
     if not path.exists():
         return None
     document = read_document(path)
@@ -157,12 +163,12 @@ def _read_versioned(path: Path, kind: type) -> Mapping[str, Any] | None:
 
 
 def read_document(path: Path) -> Mapping[str, Any]:
-    """Read the JSON object in a file of a run's folder. Raises BrokenFileError with the reason, NotFoundError for a
-    missing file."""
+    """Read the JSON object in a file of a run's folder. Raises NotFoundError for a missing file, BrokenFileError for a
+    damaged or unreadable one."""
     try:
         document = loads(read_text(path))
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no {path}") from error
+        raise NotFoundError(f"there is no file {path}") from error
     except OSError as error:
         raise BrokenFileError(f"{path} cannot be read: {reason_of(error)}") from error
     except ValueError as error:

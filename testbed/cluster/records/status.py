@@ -147,7 +147,7 @@ def _unreachable(directory: Path) -> Iterator[str]:
 
     for machine, event in unreachable(event_log.read(directory)).items():
         ago = (time.time_ns() - event["time"] + event["silent"]) / 1e9
-        yield f"machine {machine} ({event['address']}) has not answered for {ago:.1f} s: it has died, or is cut off"
+        yield f"machine {machine} ({event['address']}) has not answered for {ago:.1f} s: it is down or cut off"
 
 
 def links(state: State, names: Collection[str]) -> tuple[LinkStatus, ...]:

@@ -1,1 +1,1 @@
-"""Frames of a cluster that is up, as they pass, each with its fate."""
+"""Capture of the frames of a running cluster, each with its fate."""

@@ -6,8 +6,8 @@
         ...
     print(capture.result.frames, capture.result.fates["loss"])
 
-A capture does not disturb the links: frames are captured at the interfaces that they pass, and the relay reports their
-fates during the capture, whether it writes a log of fates or not.
+A capture does not change the links: frames are captured at the interfaces that they pass. During the capture the relay
+reports the frames' fates, whether or not it writes a log of fates.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ from testbed.observe.sniff.sniffer import Sniffer
 class CaptureResult:
     """Result of a capture.
 
-    frames: number of frames, by link end. fates: frames with a fate, by cause (see `fates.records`, and "queue full").
-    dropped: by end, frames that the kernel dropped because the ring was full. cut: truncated frames. unknown_fates: fates
-    that the relay could not report in time, or whose frames are missing from the capture. undecided: frames for which it is
-    unknown whether a loss classifier dropped them. late: frames out of order. gone: the cluster was taken down.
+    seconds: duration. The counts are numbers of frames. frames: by end of a link. fates: frames with a fate, by cause: those
+    of `fates.records`, and "queue full". dropped: by end, frames that the kernel dropped because the ring was full. cut:
+    truncated frames. unknown_fates: fates that the relay could not report in time, or whose frames are missing from the
+    capture. undecided: frames for which it is unknown whether a loss classifier dropped them. late: frames that were
+    released out of order. gone: whether the cluster was taken down.
     """
 
     seconds: float = 0.0
@@ -58,8 +59,8 @@ class CaptureResult:
 
 
 def enter(store: Store, cluster: str) -> None:
-    """Move this process, which must have a single thread, into the cluster's user namespace, unless it has root. The process
-    cannot leave the namespace."""
+    """Move this process into the cluster's user namespace, unless it has root. The process must have a single thread, and
+    cannot leave the namespace. Raises NotFoundError."""
     if userns.is_root():
         return
     state = store.choose(cluster)
@@ -69,8 +70,8 @@ def enter(store: Store, cluster: str) -> None:
 
 
 def open_capture_file(store: Store, cluster: str, target: str, path: str | Path) -> int:
-    """Open the file of a capture, once it is known that the target exists: a misspelt name does not cost an earlier capture.
-    Raises NotFoundError, TestbedError."""
+    """Open the file of a capture for writing; return its descriptor. The target is checked first, so that a misspelt name
+    does not truncate an earlier capture. Raises NotFoundError, TestbedError."""
     links_of(store.choose(cluster).layout, target)
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -89,11 +90,12 @@ def capture(
     count: int = 0,
     on_start: Callable[[], object] = lambda: None,
 ) -> CaptureResult:
-    """Pass all frames of the target's links to the sink until the descriptor `stop` is readable, `seconds` have passed, or
-    `count` frames were captured; 0 is no limit.
+    """Pass all frames of the target's links to the sink until the descriptor `stop` is readable, `seconds` have passed,
+    `count` frames were captured, or the cluster is gone; 0 is no limit.
 
     target: a link, a node or a switch (all its links), or "all". on_start: called when the capture is active: every later
-    frame is captured. Raises NotFoundError, KernelError; OSError of the sink, after earlier frames were written.
+    frame is captured. Raises NotFoundError, ConflictError, KernelError; OSError of the sink, after earlier frames were
+    written.
     """
     sniffer = Sniffer(store, cluster, target)
     frames: Counter[str] = Counter()
@@ -116,9 +118,9 @@ def capture(
         sniffer.begin()
         sink.announce(sniffer.points)
         on_start()
-        until = time.monotonic() + seconds if seconds else float("inf")
+        deadline = time.monotonic() + seconds if seconds else float("inf")
         is_done = False
-        while not (is_done or sniffer.gone or sniffer.wait(stop) or time.monotonic() >= until):
+        while not (is_done or sniffer.gone or sniffer.wait(stop) or time.monotonic() >= deadline):
             is_done = pass_to_sink(sniffer.frames())
         if not is_done:
             for ready in sniffer.drain():
@@ -143,7 +145,7 @@ def capture(
 
 
 class Capture:
-    """Context manager: a capture into a file, in a separate process.
+    """Capture into a file, in a separate process; a context manager.
 
     Every frame that passes during the block is captured. After the block the file is complete, and `result` summarizes it.
     """
@@ -156,7 +158,7 @@ class Capture:
         self._target = target
 
     def __enter__(self) -> Capture:
-        """Raises TestbedError if there is nothing to capture, or the file cannot be written."""
+        """Start the capture. Raises TestbedError if the target does not exist, or the file cannot be written."""
         descriptor = open_capture_file(self._store, self._cluster, self._target, self.path)
 
         def run_capture(on_start: Callable[[], None], stop: int) -> CaptureResult:
@@ -165,7 +167,7 @@ class Capture:
             return capture(self._store, self._cluster, self._target, sink, stop, on_start=on_start)
 
         try:
-            self._companion = ChildFunction(run_capture)
+            self._child = ChildFunction(run_capture)
         finally:
             os.close(descriptor)
         return self
@@ -173,4 +175,4 @@ class Capture:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.result = self._companion.end()
+        self.result = self._child.end()

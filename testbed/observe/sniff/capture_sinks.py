@@ -21,26 +21,26 @@ class Sink(Protocol):
     """Consumer of captured frames."""
 
     def announce(self, points: Sequence[Point]) -> None:
-        """Announce points whose frames may follow."""
+        """Announce capture points whose frames may follow."""
 
     def take(self, frames: Sequence[CapturedFrame]) -> None:
-        """Consume the next frames. Raises OSError if they cannot be written; earlier frames stay readable."""
+        """Consume the next frames. Raises OSError if they cannot be written; frames written earlier stay readable."""
 
     def end(self, started: int, ended: int, dropped: Mapping[str, int]) -> None:
-        """Finish the capture. started, ended: wall clock, nanoseconds. dropped: frames missing from the capture, by
-        end."""
+        """Finish the capture. started, ended: wall-clock times, ns. dropped: number of frames missing from the capture, by
+        end of a link."""
 
 
 class CaptureFile:
-    """A pcapng file with an interface for each captured end, and all frames in order of time."""
+    """A pcapng file with an interface for each captured end of a link, and all frames in order of time."""
 
     def __init__(self, descriptor: int, name: str = "") -> None:
-        """name: name of the file, for error messages; may be empty."""
+        """descriptor: of the file. name: name of the file, for error messages; may be empty."""
         self._descriptor = descriptor
         self._name = name
         self._written = 0  # bytes of complete writes
-        self._numbers: dict[tuple[str, str], int] = {}  # by end and link
-        self._frames: Counter[int] = Counter()
+        self._numbers: dict[tuple[str, str], int] = {}  # numbers of interfaces, by end and link
+        self._frames: Counter[int] = Counter()  # number of frames, by number of the interface
         self._write([pcapng.section_header("testbed capture")])
 
     def announce(self, points: Sequence[Point]) -> None:
@@ -109,7 +109,7 @@ class LineSink:
 
 
 class JsonSink:
-    """JSON output: all data about a frame except its bytes, which a capture file has."""
+    """JSON output: a frame's data without its bytes."""
 
     def __init__(self, print_line: Callable[[Mapping[str, object]], object]) -> None:
         """print_line: called with each frame's data."""

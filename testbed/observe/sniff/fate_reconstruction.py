@@ -1,16 +1,16 @@
 """Reconstruction of the fates decided by a loss classifier in the kernel, which does not report them.
 
-The classifier decides as `testbed.fates` does: by a frame's number within its flow or its direction. Its maps count
-frames. Once the number of one captured frame is known, the following frames are numbered in the order of capture. The
-clock is read before and after a count is read. If all frames were captured in the millisecond before and none passed, the
-count is the number of the last frame before it. Under steady traffic two consecutive readings must agree, each after 20
-microseconds without a frame.
+The classifier decides as `testbed.fates` does: by a frame's number within its flow or its direction. Its maps count frames.
+Once the number of one captured frame is known, the following frames are numbered in the order of capture. A count is read
+between two readings of the clock. If no frame was captured from a millisecond before until the end of this reading, the
+count is the number of the last captured frame. Under steady traffic 20 microseconds without a frame suffice, if two
+consecutive readings agree.
 
-Frames that the capture misses are counted by the classifier. The frames before such a gap keep their numbers, those after
-it are numbered by new readings, and those captured between two checks for missed frames remain undecided.
+The classifier also counts frames that the capture misses. The frames before such a gap keep their numbers, those after it
+are numbered by new readings, and those captured between the two checks that found the gap remain undecided.
 
-If Gilbert-Elliott has processed many frames before a capture begins, its state is read with the count, and frames before
-that reading remain undecided. There are such frames only if the link was busy at that time.
+If Gilbert-Elliott has processed many frames before a capture begins, its state is read together with the count, and frames
+before that reading remain undecided. There are such frames only if the link was busy at that time.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from testbed.spec.layout import Impairment
 MIN_QUIET: Final = 1_000_000
 """Nanoseconds without a frame of the flow before a reading, so that no frame is between the capture point and the map."""
 
-_MIN_SHORT_QUIET: Final = 20_000  # ns, sufficient if a second reading agrees
-_MAX_READINGS: Final = 50  # maximum for a flow whose frame numbers are unknown
+_MIN_SHORT_QUIET: Final = 20_000  # ns without a frame that suffice if a second reading agrees
+_MAX_READINGS: Final = 50  # readings that are kept for a flow whose frame numbers are unknown
 MAX_STEPS: Final = 50_000
-"""Maximum steps of Gilbert-Elliott that are replayed from the first frame; more would take noticeable time."""
+"""Maximum number of Gilbert-Elliott's steps that are repeated from the first frame on; more would take noticeable time."""
 
 _flows: Final = Classifier(known_fields())
 
@@ -48,7 +48,7 @@ class Program(Protocol):
 
 
 class CountSource(Protocol):
-    """Name, program, counters and state of a `kernel.loss_classifier.Classifier`."""
+    """The part of `kernel.loss_classifier.Classifier` that a reconstruction reads."""
 
     @property
     def name(self) -> str: ...
@@ -65,8 +65,8 @@ class CountSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A frame count read from a map at some time between `before` and `after` (clock readings, ns). bad: Gilbert-Elliott's
-    state."""
+    """A frame count, read from a map between the times `before` and `after`, ns. number: the count. bad: whether
+    Gilbert-Elliott is in its bad state."""
 
     before: int
     number: int
@@ -77,17 +77,17 @@ class Reading:
 class FlowFrames:
     """Frames of a flow, in the order of capture, and their numbers.
 
-    A frame's number is its position in the capture plus an offset, which is determined from a reading; below 1 if the frame
-    passed before the classifier existed.
+    A frame's number is its position in the capture plus an offset, which a reading determines. It is less than 1 if the
+    frame passed before the classifier existed.
     """
 
     __slots__ = ("_candidate", "_last", "_numbers", "_offset", "_passed", "_since", "readings", "start", "waiting")
 
     def __init__(self, start: int, since: int) -> None:
-        """start: initial state of the flow's random draws. since: time since which every frame of the flow is added."""
+        """start: start of the flow's stream of draws. since: time since which every frame of the flow is added, ns."""
         self.start: Final = start
         self.waiting: deque[int] = deque()
-        """Capture times of the frames that have not been taken, without those in `_numbers`."""
+        """Capture times of the frames that have not been taken, except those whose numbers are in `_numbers`."""
         self.readings: deque[Reading] = deque(maxlen=_MAX_READINGS)
         """Readings that have not been evaluated."""
         self._since = since  # the numbers of frames in `waiting` until then are unknown
@@ -95,7 +95,7 @@ class FlowFrames:
         self._passed = 0  # frames taken from `waiting`
         self._offset: int | None = None
         self._candidate: int | None = None  # offset by the last reading, to be confirmed by the next
-        self._numbers: deque[int | None] = deque()  # of the next frames, which were captured before a gap
+        self._numbers: deque[int | None] = deque()  # numbers of the next frames, which were captured before a gap
 
     @property
     def has_next(self) -> bool:
@@ -103,7 +103,8 @@ class FlowFrames:
         return bool(self._numbers or self.waiting)
 
     def find_offset(self, until: int) -> Reading | None:
-        """Determine the offset; return the reading that determined it. until: time before which all frames are captured."""
+        """Determine the offset; return the reading that determined it, None if it is still unknown. until: time before which
+        all frames have been captured."""
         while self.readings and self.readings[0].after <= until:
             reading = self.readings.popleft()
             position, last = self._passed, self._last
@@ -132,7 +133,7 @@ class FlowFrames:
         self._forget_offset(end)
 
     def restart(self, end: int) -> None:
-        """Forget the numbers of all frames until `end`: the flow is counted anew."""
+        """Forget the numbers of all frames until `end`: the count of the flow has restarted."""
         self._numbers = deque([None] * len(self._numbers))
         self._forget_offset(end)
 
@@ -149,8 +150,9 @@ class FlowFrames:
 
 
 class FateReconstruction:
-    """Fates of one direction with a loss classifier. undecided: frames that at least one model may have lost, because their
-    number or its state is unknown, and that no other model has lost."""
+    """Reconstruction of the fates of one direction with a loss classifier. undecided: number of frames that a model may have
+    lost, because their number or the model's state is unknown, and that no other model has lost. losses: the impairment's
+    losses."""
 
     def __init__(
         self,
@@ -161,8 +163,8 @@ class FateReconstruction:
         since: int,
         previous: FateReconstruction | None = None,
     ) -> None:
-        """since: time since which every frame is added. previous: the reconstruction for the classifier that this classifier
-        replaces."""
+        """impairment: losses only. since: time since which every frame is added, ns. previous: the reconstruction for the
+        classifier that the new classifier replaces."""
         self.undecided = 0
         self.losses: Final = impairment
         self.previous = previous
@@ -170,19 +172,18 @@ class FateReconstruction:
             previous.previous = None
         self._key = fate_hash.direction_key(seed, link, direction)
         self.classifier_name: Final = name_of(losses_of(self._key, impairment, known_fields()))
-        self._program: int | None = None  # the classifier's, at the last reading
+        self._program: int | None = None  # id of the classifier's program at the last reading
         self._since = since
         self._loss = fate_hash.threshold(impairment.loss)
         self._gemodel = GilbertElliott(impairment.gemodel, self._key) if impairment.gemodel else None
         self._pattern = Pattern(impairment.loss_pattern) if impairment.loss_pattern else None
-        self._last_step = 0  # the last frame that Gilbert-Elliott has decided
-        self._state_reading: Reading | None = None  # the last reading that determined the direction's numbers
+        self._last_step = 0  # number of the last frame that Gilbert-Elliott has decided
+        self._state_reading: Reading | None = None  # the last reading that determined the direction's offset
         self._flows: dict[Flow, FlowFrames] = {}
         self._direction_frames = FlowFrames(0, since) if self._gemodel or self._pattern else None
-        self._unknown: dict[Flow | None, FlowFrames] = {}
-        self._base: tuple[int, Mapping[Flow, int], int] | None = (
-            None  # reading of all flows: start time, counts, end time
-        )
+        self._unknown: dict[Flow | None, FlowFrames] = {}  # flows, and the direction (None), whose offset is unknown
+        # Reading of the counts of all flows: start time, counts, end time.
+        self._base: tuple[int, Mapping[Flow, int], int] | None = None
         if self._direction_frames is not None:
             self._unknown[None] = self._direction_frames
 
@@ -190,11 +191,11 @@ class FateReconstruction:
         """Count a captured frame that enters the direction."""
         self._add(when, frame)
         if self.previous is not None:
-            # The classifier before the previous one was replaced before this object was made.
+            # Not further back: the classifier before the previous one was replaced before this object was made.
             self.previous._add(when, frame)
 
     def take_over(self, when: int, frame: bytes) -> None:
-        """Count a frame that has been added to the previous reconstruction, and will be decided here."""
+        """Count a frame that the previous reconstruction has counted, and on which this one will decide."""
         self._add(when, frame)
 
     def mark_gap(self, start: int, end: int) -> None:
@@ -214,10 +215,10 @@ class FateReconstruction:
         return bool(self._unknown) or (self._base is None and self._loss > 0)
 
     def read(self, classifier: CountSource, clock: Callable[[], int] = time.time_ns) -> None:
-        """Read the counts that are still needed from the classifier on the interface. clock: clock of the frames'
-        timestamps, in nanoseconds."""
+        """Read the counts that are still needed. classifier: the one that is on the interface now. clock: clock of the
+        frames' timestamps, ns."""
         if classifier.name != self.classifier_name:
-            if self.previous is not None:  # has not been replaced yet
+            if self.previous is not None:  # its classifier has not been replaced yet
                 self.previous.read(classifier, clock)
             return
         if self._program not in (None, classifier.program.id):
@@ -239,11 +240,11 @@ class FateReconstruction:
     def decide(self, frame: bytes, until: int) -> tuple[str, str]:
         """Reconstruct the fate of the next frame: its cause and a text; both empty if it passes.
 
-        Frames must be passed in the order of capture. until: time before which all frames are captured.
+        Frames must be passed in the order of capture. until: time before which all frames have been captured.
         """
         numbers = self._take(frame, until)
         known = [number for number in numbers if number is not None]
-        is_earlier = bool(known) and max(known) <= 0  # it passed before the classifier existed
+        is_earlier = bool(known) and max(known) <= 0  # the frame passed before the classifier existed
         previous = self.previous
         if previous is not None:
             previous_numbers = previous._take(frame, until)
@@ -278,8 +279,8 @@ class FateReconstruction:
             self._direction_frames.waiting.append(when)
 
     def _restart(self, now: int) -> None:
-        """Follow the replacement of the classifier by an equal one, which counts from 1. It is unknown which of the frames
-        until now the new one has decided."""
+        """Handle the replacement of the classifier by an equal one, which counts from 1. It is unknown which of the frames
+        until `now` the new classifier has decided."""
         for flow, flow_frames in self._all_frames():
             flow_frames.restart(now)
             self._unknown[flow] = flow_frames

@@ -1,10 +1,10 @@
 """Merge of the frames of several interfaces into one stream ordered by time, each frame with its fate.
 
-Frames come from the rings in blocks; their fates come from the relay, earlier or later. So frames are delayed and then
-released in order, with the fates reported so far. A fate is matched to its frame by the kernel's timestamp, which the
-relay and the capture share, and by the frame's content. The timestamp that the relay reports may be off by the time
-between two clock readings, or be that of a neighbouring frame if two processors stamp frames. Then the match is the nearest
-frame of that content and direction without a fate.
+Frames come from the rings in blocks; the relay reports their fates, earlier or later. So frames are delayed and then
+released in order, with the fates reported so far. A fate is matched to its frame by the kernel's timestamp, which the relay
+and the capture have in common, and by the frame's content. The timestamp that the relay reports may be wrong by the time
+between two clock readings, or be that of a neighbouring frame if two processors stamp frames. The match is then the nearest
+frame with that content and direction that has no fate yet.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _direction_of(point: Point) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class CapturedFrame:
-    """A frame captured at a point. when: wall clock, nanoseconds. entering: whether it enters the link at the point (else it
-    leaves the link). fate: text of its fate; empty if it passed. causes: causes of that fate. reconstruction: reconstruction
-    of the fate, if the relay does not report it."""
+    """A frame captured at a point. when: wall-clock time, ns. entering: whether the frame enters the link at the point;
+    otherwise it leaves the link there. fate: the frame's fate as text; empty if it passed. causes: causes of that fate.
+    reconstruction: reconstructs the fate, if the relay does not report it."""
 
     when: int
     point: Point
@@ -51,7 +51,7 @@ class FrameMerge:
     released. late: number of frames that arrived after later frames had been released."""
 
     def __init__(self, started: int) -> None:
-        """started: start time in nanoseconds; earlier frames are not released, but counted for the reconstruction of later
+        """started: wall-clock time, ns. Earlier frames are not released, but counted for the reconstruction of later
         fates."""
         self.unplaced = 0
         self.late = 0
@@ -65,8 +65,8 @@ class FrameMerge:
     def add(
         self, point: Point, frames: Iterable[TappedFrame], reconstruction: FateReconstruction | None = None
     ) -> None:
-        """Add frames captured at a point. reconstruction: for the direction that enters at the point."""
-        started, released, mirrored, seen = self._start_time, self._released, point.mirrored, self._frames
+        """Add frames captured at a point. reconstruction: that of the direction that enters at the point."""
+        started, released, mirrored, waiting = self._start_time, self._released, point.mirrored, self._frames
         entered = self._entering.setdefault((point.link, point.direction), {}) if point.datapath == "relay" else None
         for when, left, frame in frames:
             if when <= released:
@@ -76,7 +76,7 @@ class FrameMerge:
                     continue
             entering = left is not mirrored
             captured = CapturedFrame(when, point, entering, frame)
-            seen.append(captured)
+            waiting.append(captured)
             if not entering:
                 continue
             if entered is not None:
@@ -86,30 +86,30 @@ class FrameMerge:
                 reconstruction.add(when, frame)
 
     def reconstruct(self, point: Point, reconstruction: FateReconstruction, since: int) -> None:
-        """Apply a reconstruction to frames that were captured at the point after that time, before their classifier was
-        known: frames without a reconstruction or with the previous one."""
-        late = [
-            seen
-            for seen in self._frames
-            if seen.when > since
-            and seen.entering
-            and (seen.reconstruction is None or seen.reconstruction is reconstruction.previous)
-            and _direction_of(seen.point) == _direction_of(point)
+        """Apply a reconstruction to the waiting frames that were captured at the point after `since`, before their
+        classifier was known: frames without a reconstruction, or with the previous one."""
+        affected = [
+            captured
+            for captured in self._frames
+            if captured.when > since
+            and captured.entering
+            and (captured.reconstruction is None or captured.reconstruction is reconstruction.previous)
+            and _direction_of(captured.point) == _direction_of(point)
         ]
-        for seen in sorted(late, key=_by_time):
-            if seen.reconstruction is None:
-                reconstruction.add(seen.when, seen.frame)
+        for captured in sorted(affected, key=_by_time):
+            if captured.reconstruction is None:
+                reconstruction.add(captured.when, captured.frame)
             else:
-                reconstruction.take_over(seen.when, seen.frame)
-            seen.reconstruction = reconstruction
+                reconstruction.take_over(captured.when, captured.frame)
+            captured.reconstruction = reconstruction
 
     def add_fates(self, fates: Iterable[FrameFates]) -> None:
         """Add fates reported by the relay; their frames may be added later."""
         self._fates += fates
 
     def release(self, until: int, captured_until: int = 0) -> list[CapturedFrame]:
-        """Release the frames with timestamps up to `until`. captured_until: time until which all frames have been captured,
-        if later."""
+        """Remove and return the frames with timestamps up to `until`, in order. captured_until: time until which all frames
+        have been captured, if that is later."""
         if self._fates:
             self._match_fates(until)
         self._frames.sort(key=_by_time)  # nearly sorted already
@@ -139,9 +139,9 @@ class FrameMerge:
                 later.append(fate)
                 continue
             key = fate.link, fate.direction
-            seen = self._frame_of(fate, self._entering.get(key, {}), stamps.get(key, []))
-            if seen is not None:
-                seen.fate, seen.causes = fate.text, fate.causes
+            captured = self._frame_of(fate, self._entering.get(key, {}), stamps.get(key, []))
+            if captured is not None:
+                captured.fate, captured.causes = fate.text, fate.causes
             elif fate.stamp > until:
                 later.append(fate)
             elif fate.stamp > self._start_time:
@@ -169,7 +169,4 @@ class FrameMerge:
 
 def _first_without_fate(fate: FrameFates, frames: Iterable[CapturedFrame]) -> CapturedFrame | None:
     """Return the first frame with the fate's content that has no fate yet."""
-    for seen in frames:
-        if not seen.fate and crc32(seen.frame) == fate.crc:
-            return seen
-    return None
+    return next((captured for captured in frames if not captured.fate and crc32(captured.frame) == fate.crc), None)

@@ -1,8 +1,8 @@
-"""Points at which the frames of a link can be captured with its current wiring.
+"""Points at which the frames of a link can be captured in its current wiring.
 
-Every link except a direct one ends in the wire namespace and is captured in it: before its datapath receives a frame, and
-after the datapath has delivered it. A frame that an end sends is received by the end's veth peer; a frame for the end is
-sent by that peer. A link that is attached directly to a switch has one capture point, other links have two.
+Every link except a direct one ends in the wire namespace and is captured there: before its datapath receives a frame, and
+after the datapath has delivered it. The veth peer of a link's end receives the frames that the end sends, and sends the
+frames for it. A link without a datapath that ends at a switch has one capture point; other links have two.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from testbed.spec.layout import End, Link
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The kernel interface at which one end of a link is captured. namespace: path of the interface's network namespace.
-    mirrored: the interface is the end's veth peer, so that it receives the frames that leave the end. direction: the
-    link's direction that enters at the end. datapath: datapath of the link. mac: MAC address of the NIC at the end; empty
-    for a switch's port."""
+    """The kernel interface at which one end of a link is captured. direction: direction of the link that enters at the end.
+    namespace: path of the interface's network namespace. device: name of the interface. mirrored: whether the interface is
+    the veth peer of the end, so that it receives the frames that the end sends. datapath: name of the link's datapath. mac:
+    MAC address of the NIC at the end; empty for a switch's port."""
 
     link: str
     end: End
@@ -53,9 +53,9 @@ def points(state: State, links: list[Link]) -> list[Point]:
         else:  # the ends of a link between two switches are the ports themselves
             interfaces = [(wire, device, not all(at_switch)) for device in ends[link.name]]
         for end, direction, interface, port in zip((link.a, link.b), BOTH, interfaces, at_switch, strict=True):
-            # The link of a NIC ends at the switch's port, which is no second capture point.
             if not interface[1]:  # at a modelled switch, within the relay, or on another machine
                 continue
+            # Without a datapath, the interface of a NIC's link at a switch is the peer at which the NIC's end is captured.
             if datapath != "direct" or not port or all(at_switch):
                 result.append(Point(link.name, end, direction, *interface, datapath, macs.get(end, "")))
     return result

@@ -1,7 +1,7 @@
-"""Packet capture on links of a running cluster: packet rings at all their capture points, the relay's reports of fates,
-and their merge.
+"""Packet capture on links of a running cluster: packet rings at all capture points, the relay's reports of fates, and the
+merge of both.
 
-A link's datapath may change during a capture, and with it the capture points: the sniffer tracks the cluster's state.
+A link's datapath may change during a capture, and with it the capture points. So the sniffer tracks the cluster's state.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ from testbed.runtime.relay.relay_watch import Watch
 from testbed.spec.layout import Impairment
 
 RELEASE_DELAY: Final = 100_000_000
-"""Nanoseconds by which a frame's release is delayed, long enough for the kernel to deliver earlier frames."""
+"""Nanoseconds by which the release of frames is delayed, long enough for the kernel to deliver earlier frames."""
 
 TIMEOUT: Final = 10.0
 """Seconds to wait for another command that changes the cluster."""
 
 _RELEASE_INTERVAL: Final = 50_000_000  # ns between two releases of frames
-_POLL_MS: Final = 20  # maximum wait for frames before the state is checked
-_RING_MEMORY: Final = 128 << 20  # bytes of all rings together; each has _MIN_RING to _MAX_RING
+_POLL_MS: Final = 20  # maximum ms to wait for frames before the state is checked
+_RING_MEMORY: Final = 128 << 20  # bytes of all rings together, unless _MIN_RING and _MAX_RING limit the size of each
 _MAX_RING, _MIN_RING = 16 << 20, 1 << 20
 
 
 class Sniffer:
-    """Capture from `begin` until `close`. dropped: by end, frames that the kernel dropped because the ring was full."""
+    """Capture from `begin` until `close`. dropped: number of frames that the kernel dropped because the ring was full, by
+    end of a link. begun: wall-clock time of the start, ns."""
 
     def __init__(self, store: Store, cluster: str, target: str) -> None:
         """target: a link, a node or a switch (all its links), or "all", as for injections. Raises NotFoundError with
         the valid names."""
         self.dropped: Counter[str] = Counter()
         self.cut = 0
-        """Frames truncated because they were longer than a ring's slot."""
+        """Number of frames truncated because they were longer than a ring's slot."""
         self.gone = False
         """Whether the cluster has been taken down."""
         self.begun = 0
@@ -59,14 +60,15 @@ class Sniffer:
         self._path = store.directory(cluster) / "state.json"
         self._state_stamp = (0, 0)  # inode and mtime of the state's file
         self._rings: dict[tuple[str, str], tuple[Ring, Point]] = {}
-        self._retiring: list[tuple[int, Ring, Point]] = []  # with the time until which they are read
+        self._retiring: list[tuple[int, Ring, Point]] = []  # rings with the time until which they are read
         self._reconstructions: dict[tuple[str, DirectionName], FateReconstruction] = {}
         self._all_reconstructions: list[FateReconstruction] = []  # including replaced ones
         self._wire: namespaces.OpenNamespace | None = None
         self._stack = ExitStack()
         self._poll = select.poll()
         self._merge = FrameMerge(0)
-        self._base_counts: dict[int, int] = {}  # frame count of an interface when its capture began or ended
+        # Frame counts of interfaces, by index, when the capture began or when their last ring was retired.
+        self._base_counts: dict[int, int] = {}
         self._counted_at = 0  # time of the last check for dropped frames
         self._next_release = 0  # time of the next release
         self._checked_at = 0  # time of the last check of the state
@@ -76,7 +78,7 @@ class Sniffer:
 
     def begin(self) -> None:
         """Start capturing: every frame that passes after the return is captured. Raises KernelError for a capture point that
-        does not exist."""
+        does not exist, NotFoundError if the cluster is gone, ConflictError if it does not come up."""
         deadline = time.monotonic() + TIMEOUT
         while (state := self._read()) is not None and state.phase != "up":
             if time.monotonic() > deadline:
@@ -98,7 +100,9 @@ class Sniffer:
         }
         self._watch.catch_up(self._links())
         if self._reconstructions:
-            time.sleep(2 * MIN_QUIET / 1e9)  # the first readings determine the frame numbers if no frame passes
+            time.sleep(
+                2 * MIN_QUIET / 1e9
+            )  # if no frame passes meanwhile, the first readings determine the frame numbers
             self._read_classifiers()
         for ring, point in self._rings.values():
             if self._add_counts(ring, point):
@@ -156,6 +160,7 @@ class Sniffer:
         yield self._release(now, end)
 
     def _release(self, now: int, until: int) -> list[CapturedFrame]:
+        """Read the rings and reports; return the frames with timestamps up to `until`."""
         self._watch.catch_up(self._links())
         self._read_rings()
         self._next_release = now + _RELEASE_INTERVAL
@@ -212,8 +217,8 @@ class Sniffer:
         self._verify_classifiers = self._is_changing
 
     def _prepare_reconstructions(self, state: State, points: Iterable[Point], since: int) -> None:
-        """Prepare a fate reconstruction for each loss classifier that is or will be in force. since: time since which every
-        frame is captured."""
+        """Prepare a fate reconstruction for each loss classifier of the state, which may not be in force yet. since: time
+        since which every frame is captured, ns."""
         links = {link.name: link for link in state.layout.links}
         reconstructions: dict[tuple[str, DirectionName], FateReconstruction] = {}
         for point in points:
@@ -252,16 +257,16 @@ class Sniffer:
         return self._store.read(self._cluster)
 
     def _open_current_rings(self, state: State, *, retry: bool) -> None:
-        """Open rings at the links' current capture points. retry: retry later if a capture point does not exist yet; else
-        raise KernelError.
+        """Open rings at the links' current capture points, and close those at other points. While links are being rewired,
+        the rings at the old points stay open, too.
 
-        While links are being rewired, the old capture points stay open, too.
+        retry: retry later if a capture point does not exist yet; otherwise KernelError is raised.
         """
         try:
             current = points(state, links_of(state.layout, self._target))
         except NotFoundError:
-            current = []  # removed from the cluster
-        gaps: list[Point] = []  # where frames are missing
+            current = []  # the target has been removed from the cluster
+        gaps: list[Point] = []  # points at which frames are missing
         by_key = {(point.namespace, point.device): point for point in current}
         for key, (ring, point) in list(self._rings.items()):
             if key in by_key and ring.is_current():

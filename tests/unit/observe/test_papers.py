@@ -160,7 +160,7 @@ def test_a_figure_has_curves_through_the_points_of_rows_with_labels() -> None:
     [
         ('run = "latency", points', 'run = "latancy", points', "did you mean 'latency'"),
         ('"another"]', '"an other"]', "expected the name of a row or column — did you mean 'another'"),
-        ('"message size", "latency"', '"message size"', "expected two: what x is, and what y"),
+        ('"message size", "latency"', '"message size"', "expected two labels, of x and of y"),
         ("label = ", "lable = ", "figure[1].curves[1]: found unknown setting 'lable'"),
         ("curves = [{", "curve = [{", "figure[1].curves: expected a value"),
         ("values = { single = 29.8 }", "", "shown[1].values: expected a value"),
@@ -182,7 +182,7 @@ def test_a_relation_has_two_sides_and_a_table_its_columns() -> None:
     ("replaced", "replacement", "message"),
     [
         ('left = { run = "contention"', 'left = { run = "contentment"', "did you mean 'contention'"),
-        ("span = [2, 8]", "span = [2]", "expected from and to, and by what"),
+        ("span = [2, 8]", "span = [2]", "expected two bounds, and a key 'by'"),
         ("by = ", "bye = ", "relation[1].left: found unknown setting 'bye'"),
         ("least = 0.9\nmost = 1.1\n", "", "expected least or most"),
         ('right = { run = "latency", take = "p50_ns" }\n', "", "relation[1].right: expected a value"),
@@ -220,7 +220,7 @@ def test_figures_are_computed_from_a_runs_rows(options: dict[str, Any], expected
 
 @pytest.mark.parametrize("value", ["fast", None, True, [1]])
 def test_a_value_that_is_no_number_is_an_error(value: object) -> None:
-    with pytest.raises(TestbedError, match=r"a row of a run is damaged: p50_ns is .*, no number"):
+    with pytest.raises(TestbedError, match=r"a row of a run is damaged: p50_ns must be a number, got"):
         figures(Figures("contention", "p50_ns"), [{"p50_ns": value}])
 
 
