@@ -27,7 +27,7 @@ from testbed.observe.papers import (
     Table,
     Unmatched,
 )
-from testbed.workloads.workload_settings import checked
+from testbed.workloads.workload_settings import parse_settings
 
 Form = TypeVar("Form")
 
@@ -68,7 +68,7 @@ def parse(text: str, source: str) -> Paper:
 
     def build(form: type[Form], table: object, path: str) -> Form | None:
         try:
-            return form(**checked(form, _table(table), path))
+            return form(**parse_settings(form, _table(table), path))
         except DescriptionError as error:
             problems.extend(
                 Problem(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from testbed.workloads.form import Comm, Contents, Node, Workload
-from testbed.workloads.lossy_streams import streams
+from testbed.workloads.lossy_streams import make_streams
 from testbed.workloads.quantiles import warm_up
-from testbed.workloads.streams import Sent, Streams, enough
+from testbed.workloads.streams import StreamResult, Streams, affordable_count
 from testbed.workloads.workload_settings import Duration, MessageSizes
 
 Pattern = Literal["all", "one-way", "windowed", "bidirectional"]
@@ -40,7 +40,7 @@ class Bandwidth(Workload):
             raise ValueError(f"peer {self.peer}: there are ranks 0 to {comm.size - 1}")
         if comm.rank not in (0, self.peer):
             return
-        stream = streams(comm, node, Contents(node.seed, "bandwidth", max(self.sizes)))
+        stream = make_streams(comm, node, Contents(node.seed, "bandwidth", max(self.sizes)))
         patterns = ("one-way", "windowed", "bidirectional") if self.pattern == "all" else (self.pattern,)
         for pattern in patterns:
             for size in self.sizes:
@@ -52,7 +52,7 @@ class Bandwidth(Workload):
         if comm.rank:
             await self._measure(comm, node, stream, pattern, size, await stream.receive_count(0))
             return
-        count = enough(self.count, trial_count, sent.took, self.most)
+        count = affordable_count(self.count, trial_count, sent.took, self.most)
         await stream.send_count(self.peer, count)
         cpu_time = node.cpu()
         sent = await self._measure(comm, node, stream, pattern, size, count)
@@ -68,13 +68,15 @@ class Bandwidth(Workload):
             cpu_ns=cpu_time // max(1, delivered),
         )
 
-    async def _measure(self, comm: Comm, node: Node, stream: Streams, pattern: str, size: int, count: int) -> Sent:
+    async def _measure(
+        self, comm: Comm, node: Node, stream: Streams, pattern: str, size: int, count: int
+    ) -> StreamResult:
         """Measure `count` messages; the result is valid at rank 0."""
         peer, window = self.peer - comm.rank, self.window
         if pattern == "bidirectional":
             receiver = node.spawn(stream.receive(peer, size, count, window), "receiver")
             sent = await stream.send(peer, size, count, window)
-            return Sent(sent.took, sent.lost + await receiver)
+            return StreamResult(sent.took, sent.lost + await receiver)
         burst_size = window if pattern == "windowed" else count
         elapsed = lost = 0
         for first in range(0, count, burst_size):
@@ -84,4 +86,4 @@ class Bandwidth(Workload):
                 elapsed, lost = elapsed + sent.took, lost + sent.lost
             else:
                 await stream.receive(peer, size, burst, window)
-        return Sent(elapsed, lost)
+        return StreamResult(elapsed, lost)

@@ -13,10 +13,11 @@ send, which completes before it is known whether its message arrives:
     {"clock_ns": 90, "what": "undelivered", "n": 8, "error": "node 2 has restarted", "class": 101}
     {"clock_ns": 95, "what": "collective", "n": 0, "call": "Bcast", "context": 1, "at": "a.py:7 in f", "root": 0, "bytes": 8}
 
-n numbers a node's transfers in the order in which they began. peer and tag of "receive" are the arguments of the call (-1:
-any), those of "received" are the message's. bytes of "receive" is the size of the buffer, or of the message if a probe has
-claimed it. A transfer without a second event was in progress at the end of the run. class is MPI's error class; a truncated
-receive also has peer, tag, and bytes of the part in its buffer. Without a history the plain device is used, without overhead.
+n numbers a node's transfers in the order in which they began. peer and tag of "receive" are the arguments of the call
+(-1: any), those of "received" are the message's. bytes of "receive" is the size of the buffer, or of the message if a
+probe has claimed it. A transfer without a second event was in progress at the end of the run. class is MPI's error
+class; a truncated receive also has peer, tag, and bytes of the part in its buffer. Without a history the plain device
+is used, without overhead.
 
 n of a collective call numbers the calls of its communicator, which is identified by context and ranks (of the device;
 default: all). at is the program's line. root, bytes (of each block), op, datatype, out and into (bytes to and from each

@@ -3,8 +3,8 @@ Benchmarks User Guide and Methodology Description", version 2021, "IMB-MPI1 Benc
 
 Each benchmark is measured for 2, 4, 8, ... and all ranks; PingPong and PingPing only for 2. A sample is a loop of calls
 after a barrier; minimum, average and maximum are over the ranks' times per call. The root of rooted calls rotates.
-Bandwidth includes the messages that a rank sends and receives: one for PingPong and PingPing, two for Sendrecv, four for
-Exchange.
+Bandwidth counts the messages that a rank sends and receives in a call: one for PingPong and PingPing, two for Sendrecv, four
+for Exchange.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.workload_settings import Duration, MessageSizes, Size
 
 _WARM_UP_CALLS: Final = 2
-_FLOAT_BYTES: Final = 4  # bytes
+_FLOAT_BYTES: Final = 4
 
 Call: TypeAlias = Callable[[int], Awaitable[object]]
 """A call of a benchmark; its argument is the call's number in the sample."""
@@ -157,7 +157,7 @@ def _reduce_scatter(comm: Comm, size: int) -> Call:
 
 
 def _floats(size: int) -> list[Any]:
-    """Return the buffer argument of a reduction: `size` bytes, rounded down to whole items."""
+    """Return the buffer argument of a reduction: `size` bytes, rounded down to a multiple of an item."""
     return [bytearray(size // _FLOAT_BYTES * _FLOAT_BYTES), FLOAT]
 
 
@@ -170,14 +170,14 @@ BENCHMARKS: Final[Mapping[str, Callable[[Comm, int], Call]]] = {
 _PAIR_BENCHMARKS: Final = frozenset(("PingPong", "PingPing"))
 _REDUCTIONS: Final = frozenset(("Reduce", "Allreduce", "Reduce_scatter"))
 _MESSAGES_PER_CALL: Final = {"PingPong": 1, "PingPing": 1, "Sendrecv": 2, "Exchange": 4}
-"""Number of a call's messages for bandwidth; other benchmarks have no bandwidth."""
+"""Number of messages of a call that count for the bandwidth; other benchmarks have no bandwidth."""
 
 
 class Imb(Workload):
     """Times of transfers and collective calls as Intel's MPI Benchmarks define them, by number of ranks and message size.
 
-    count: maximum calls of a sample. overall: maximum bytes of a sample. most: maximum time of a sample. least_ranks:
-    minimum number of ranks.
+    benchmarks: names of benchmarks. count: maximum number of calls of a sample. overall: maximum bytes of a sample. most:
+    maximum time of a sample. least_ranks: minimum number of ranks.
     """
 
     supports_restarts = False
@@ -195,10 +195,9 @@ class Imb(Workload):
 
     async def rank(self, comm: Comm, node: Node) -> None:
         if not _REDUCTIONS.isdisjoint(self.benchmarks):
-            await comm.Allreduce(
-                _floats(_FLOAT_BYTES), _floats(_FLOAT_BYTES)
-            )  # imports NumPy, which takes longer than a sample
-        for ranks in _steps(comm.size, self.least_ranks):
+            # This imports NumPy, which takes longer than a sample.
+            await comm.Allreduce(_floats(_FLOAT_BYTES), _floats(_FLOAT_BYTES))
+        for ranks in _rank_counts(comm.size, self.least_ranks):
             group = await comm.Split(0 if comm.rank < ranks else UNDEFINED, comm.rank)
             for name in self.benchmarks:
                 if group is None or (name in _PAIR_BENCHMARKS and ranks != 2):
@@ -217,11 +216,11 @@ class Imb(Workload):
             self.count, self.overall // size if size else self.count, _WARM_UP_CALLS * self.most // max(1, warm_up_time)
         )
         count = max(1, min(await comm.allgather(limit)))
-        took = await comm.gather(await _time_calls(comm, node, call, count) / count)
-        if took is None:
+        gathered = await comm.gather(await _time_calls(comm, node, call, count) / count)
+        if gathered is None:
             return
         divisor = 2 if name == "PingPong" else 1
-        times = [time / divisor for time in took]
+        times = [time / divisor for time in gathered]
         messages = _MESSAGES_PER_CALL.get(name)
         rate = {} if messages is None else {"bandwidth_bit_s": 8e9 * messages * size / max(1.0, max(times))}
         node.row(
@@ -231,7 +230,7 @@ class Imb(Workload):
 
 
 async def _time_calls(comm: Comm, node: Node, call: Call, count: int) -> int:
-    """Return the nanoseconds of `count` calls, after a barrier."""
+    """Make `count` calls after a barrier; return the nanoseconds."""
     await comm.Barrier()
     start_time = node.now()
     for number in range(count):
@@ -239,6 +238,6 @@ async def _time_calls(comm: Comm, node: Node, call: Call, count: int) -> int:
     return node.now() - start_time
 
 
-def _steps(ranks: int, minimum: int) -> list[int]:
-    """Return the powers of two from `minimum` on, and the number of all ranks."""
+def _rank_counts(ranks: int, minimum: int) -> list[int]:
+    """Return the numbers of ranks to measure: the powers of two from `minimum` on, and the number of all ranks."""
     return sorted({step for step in (1 << power for power in range(ranks.bit_length())) if step >= minimum} | {ranks})

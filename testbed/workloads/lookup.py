@@ -14,8 +14,8 @@ from typing import Any
 from testbed import registry
 from testbed.errors import DescriptionError, NotFoundError, Problem
 from testbed.workloads.form import Comm, Native, Node, Workload
-from testbed.workloads.script import MPI_LINE, import_failure, is_script, script
-from testbed.workloads.workload_settings import checked
+from testbed.workloads.script import MPI_LINE, import_failure, is_script, make_script
+from testbed.workloads.workload_settings import parse_settings
 
 Rank = Callable[..., Coroutine[Any, Any, object]]
 """An ``async def rank(comm, node)``, with further keyword parameters."""
@@ -25,10 +25,11 @@ Form = str | type[Workload] | Workload | Rank
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A workload with its settings. name: in results. rank: coroutine function of every rank. least: minimum number of
-    nodes. checked: whether its history is checked by default. supports_loss: whether messages may be lost.
-    supports_restarts: whether nodes may crash and restart; None: unknown. native: replaces `rank`, with the host library of
-    `protocol`, or, if that is empty, of any protocol of active messages; None: the workload uses MPI."""
+    """A workload with its settings. name: name in results. settings: values by name. rank: coroutine function of every rank.
+    least: minimum number of nodes. checked: whether its history is checked by default. supports_loss: whether messages may
+    be lost. supports_restarts: whether nodes may crash and restart; None: unknown. native: replaces `rank`, and is called
+    with the host library of `protocol`, or, if that is empty, of any protocol of active messages; None: the workload uses
+    MPI."""
 
     name: str
     settings: Mapping[str, object]
@@ -42,8 +43,8 @@ class Chosen:
 
 
 def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
-    """Find a workload and check its settings, which are user's text or values. Raises NotFoundError, DescriptionError for
-    settings, TestbedError with a traceback for a file whose import fails."""
+    """Find a workload and check its settings. settings: a user's texts, or values, by name. Raises NotFoundError;
+    DescriptionError for settings; TestbedError, with a traceback, for a file whose import fails."""
     name = form if isinstance(form, str) else _name(form)
     loaded: object = _load(form) if isinstance(form, str) else form
     if isinstance(form, str):
@@ -52,22 +53,22 @@ def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
     if isinstance(loaded, Workload):
         if settings_by_name:
             raise DescriptionError(name, [Problem("", "settings", "none: this workload already has its settings")])
-        return _workload(name, loaded)
+        return _from_workload(name, loaded)
     if inspect.isclass(loaded) and issubclass(loaded, Workload):
         try:
-            workload = loaded(**checked(loaded, settings_by_name, name))
+            workload = loaded(**parse_settings(loaded, settings_by_name, name))
         except ValueError as error:
             raise DescriptionError(f"the settings of {name}", [Problem("", "", str(error))]) from error
-        return _workload(name, workload)
+        return _from_workload(name, workload)
     if inspect.iscoroutinefunction(loaded):
-        return _function(name, loaded, checked(loaded, settings_by_name, name))
+        return _from_function(name, loaded, parse_settings(loaded, settings_by_name, name))
     raise DescriptionError(
         name, [Problem("", type(loaded).__name__, "a subclass of Workload, or an 'async def' function of (comm, node)")]
     )
 
 
 def lookup_text(form: Form) -> str:
-    """Return the text by which `choose` finds the workload from any directory; empty if there is none."""
+    """Return a text with which `choose` finds the workload from any directory; empty if there is none."""
     if not isinstance(form, str):
         return ""
     path, (_, name) = file_of(form), _split_name(form)
@@ -75,18 +76,18 @@ def lookup_text(form: Form) -> str:
 
 
 def file_of(form: str) -> Path | None:
-    """Return the file that a workload's text names, None if it is a registered name."""
+    """Return the file of a workload given as text; None for a registered name."""
     path, _ = _split_name(form)
     return Path(path) if path.endswith(".py") or "/" in path else None
 
 
 def _split_name(form: str) -> tuple[str, str]:
-    """Return the file and the name of FILE:NAME, or all of another text and nothing. Folders may have colons."""
+    """Split FILE:NAME into file and name; the name of any other text is empty. Directories may contain colons."""
     path, colon, name = form.rpartition(":")
     return (path, name) if colon and "/" not in name else (form, "")
 
 
-def _workload(name: str, workload: Workload) -> Chosen:
+def _from_workload(name: str, workload: Workload) -> Chosen:
     native, protocol = (workload.program, workload.protocol) if isinstance(workload, Native) else (None, "")
     return Chosen(
         name, asdict(workload), workload.rank, workload.least, workload.checked, workload.supports_loss,
@@ -94,7 +95,7 @@ def _workload(name: str, workload: Workload) -> Chosen:
     )  # fmt: skip
 
 
-def _function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:
+def _from_function(name: str, function: Rank, values: dict[str, Any]) -> Chosen:
     async def rank(comm: Comm, node: Node) -> object:
         return await function(comm, node, **values)
 
@@ -111,12 +112,13 @@ def _name(form: object) -> str:
 
 
 def _load(text: str) -> object:
-    """Load a registered name, or FILE:NAME; the name may be omitted if the file has a single workload, or is a script."""
+    """Load a workload by its registered name, or by FILE:NAME. The name may be omitted if the file has a single workload, or
+    is a script."""
     path, name = _split_name(text)
     if not (path.endswith(".py") or "/" in path):
         return registry.load(registry.WORKLOADS, text)
     if not name and is_script(Path(path)):
-        return script(Path(path))
+        return make_script(Path(path))
     module = _import(Path(path))
     workloads = {
         key: value
@@ -127,8 +129,8 @@ def _load(text: str) -> object:
     if not name:
         if not workloads:
             raise NotFoundError(
-                f"{path} has no workload (a subclass of Workload or an async function), and is no script, which every node "
-                f"runs from its first line: add the line '{MPI_LINE}' to make it one"
+                f"{path} has no workload (a subclass of Workload or an async function), and is not a script: add the line "
+                f"'{MPI_LINE}' if every node shall run it from its first line"
             )
         if len(workloads) != 1:
             raise NotFoundError(f"{path} has {len(workloads)} workloads ({', '.join(workloads)}): write {path}:NAME")
@@ -147,7 +149,9 @@ def _import(path: Path) -> Any:
         raise NotFoundError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # needed by dataclasses and pickle
-    sys.path.insert(0, str(path.parent.absolute()))  # so that it can import modules of its directory, like a script
+    sys.path.insert(
+        0, str(path.parent.absolute())
+    )  # so that the file can import modules of its directory, like a script
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

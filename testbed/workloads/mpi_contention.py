@@ -1,4 +1,4 @@
-"""Contention: N clients send requests to one server as fast as possible; rate of each client."""
+"""Contention: rates of N clients that send requests to one server as fast as possible."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from protocols.mpi.requests import Request
 from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.quantiles import fairness, quantiles
 from testbed.workloads.request_retries import RetryingClient, answer_retries
-from testbed.workloads.request_server import MAX, REPLY, REQUEST, Server
+from testbed.workloads.request_server import MAX_RECEIVES, REPLY, REQUEST, Server
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _NUMBERS_PER_STEP: Final = 1 << 20  # distance between the first request numbers of consecutive measurements
 
 
 class Contention(Workload):
-    """1, 2, 4, ... N clients to rank 0, for `time` each: aggregate and per-client rate, Jain's index, round trips.
+    """Requests of 1, 2, 4, ... and all clients to rank 0: aggregate and per-client rate, Jain's index, and round trips.
 
-    A request has `size` bytes, its answer 0; every client has `window` requests in flight. retry: retransmission
-    timeout over a protocol that loses messages; rows have the number of retransmitted requests.
+    A request has `size` bytes, its answer 0; every client has `window` requests in flight. time: duration of the measurement
+    for each number of clients. retry: retransmission timeout over a protocol that loses messages; rows have the number of
+    retransmitted requests.
     """
 
     supports_loss = True
@@ -38,12 +39,12 @@ class Contention(Workload):
     async def rank(self, comm: Comm, node: Node) -> None:
         contents = Contents(node.seed, "contention", self.size + 1)
         server = Server(comm, node, contents, self.size)
-        receives = min(MAX, (comm.size - 1) * self.window)
+        receives = min(MAX_RECEIVES, (comm.size - 1) * self.window)
         if comm.rank == 0 and not node.lossy:
             await server.begin(receives)
-        for clients in _steps(comm.size - 1):
+        for clients in _client_counts(comm.size - 1):
             await node.barrier()
-            measured: tuple[float, list[int], int] = (0.0, [], 0)
+            measurement: tuple[float, list[int], int] = (0.0, [], 0)
             if comm.rank == 0 and node.lossy:
                 await answer_retries(
                     comm, node, contents, range(1, clients + 1), size=self.size, reply=0, receives=receives
@@ -51,12 +52,12 @@ class Contention(Workload):
             elif comm.rank == 0:
                 await server.serve(clients)
             elif comm.rank <= clients:
-                measured = (
+                measurement = (
                     await self._with_retries(comm, node, contents, clients * _NUMBERS_PER_STEP)
                     if node.lossy
                     else await self._request(comm, node, contents)
                 )
-            gathered = await node.gather(measured)
+            gathered = await node.gather(measurement)
             if gathered is None:
                 continue
             rates = [8.0 * self.size * rate for rate, _, _ in gathered[1 : clients + 1]]
@@ -76,7 +77,8 @@ class Contention(Workload):
             )
 
     async def _request(self, comm: Comm, node: Node, contents: Contents) -> tuple[float, list[int], int]:
-        """Return requests per second, round trips in nanoseconds, and number of retransmissions."""
+        """Send requests for `time`; return requests per second, round trips in nanoseconds, and the number of
+        retransmissions, 0."""
         now, trips = node.now, []
         in_flight: deque[tuple[int, Request, Request]] = deque()
         started, number = now(), 0
@@ -102,7 +104,7 @@ class Contention(Workload):
     async def _with_retries(
         self, comm: Comm, node: Node, contents: Contents, first: int
     ) -> tuple[float, list[int], int]:
-        """Like `_request`, over a protocol that loses messages. first: number of the first request."""
+        """Send requests as `_request`, over a protocol that loses messages. first: number of the first request."""
         await node.heard(0)
         now, trips = node.now, []
         client = RetryingClient(comm, node, contents, 0, size=self.size, reply=0, retry=self.retry, first=first)
@@ -122,6 +124,6 @@ class Contention(Workload):
         return rate, trips, client.retransmissions
 
 
-def _steps(clients: int) -> list[int]:
+def _client_counts(clients: int) -> list[int]:
     """Return 1, 2, 4, ... and `clients`."""
     return sorted({2**power for power in range(clients.bit_length())} | {clients})

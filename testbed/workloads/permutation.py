@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Literal
 
 from testbed.workloads.form import Comm, Contents, Node, Workload
-from testbed.workloads.lossy_streams import streams
-from testbed.workloads.streams import Sent
+from testbed.workloads.lossy_streams import make_streams
+from testbed.workloads.streams import StreamResult
 from testbed.workloads.workload_settings import MessageSize
 
 Pattern = Literal["all", "shift", "neighbour", "bisection"]
 
 
 class Permutation(Workload):
-    """All ranks send concurrently: aggregate rate, and rates of the slowest and fastest sender.
+    """Aggregate rate of all ranks, which send concurrently, and rates of the slowest and fastest sender.
 
-    shift: rank r to r + by, in a circle. neighbour: 0 with 1, 2 with 3, and so on. bisection: every rank of the lower half
-    with a rank of the upper half. A rank without a partner is idle.
+    shift: rank r sends to rank r + by, modulo the number of ranks. neighbour: 0 exchanges with 1, 2 with 3, and so on.
+    bisection: every rank of the lower half exchanges with a rank of the upper half. A rank without a partner is idle. count:
+    number of messages of each rank. window: messages in flight of each rank.
     """
 
     supports_loss = True
@@ -33,11 +34,11 @@ class Permutation(Workload):
             raise ValueError("count, window and by: 1 or more")
 
     async def rank(self, comm: Comm, node: Node) -> None:
-        stream = streams(comm, node, Contents(node.seed, "permutation", self.size))
+        stream = make_streams(comm, node, Contents(node.seed, "permutation", self.size))
         for pattern in ("shift", "neighbour", "bisection") if self.pattern == "all" else (self.pattern,):
             destination, source = partners(pattern, comm.rank, comm.size, self.by)
             await node.barrier()
-            sent = Sent(0)
+            sent = StreamResult(0)
             if destination != comm.rank:
                 receiver = node.spawn(
                     stream.receive(source, self.size, self.count, self.window), f"receiver, {pattern}"
@@ -64,7 +65,7 @@ class Permutation(Workload):
 
 
 def partners(pattern: str, rank: int, size: int, by: int = 1) -> tuple[int, int]:
-    """Return the rank to send to and the rank to receive from; `rank` if it has no partner."""
+    """Return the rank to which `rank` sends and the rank from which it receives; `rank` itself if it has no partner."""
     if pattern == "shift":
         return (rank + by) % size, (rank - by) % size
     half = size // 2

@@ -1,27 +1,27 @@
-"""Ping-pong: the one-way time of a message."""
+"""Ping-pong between two ranks: the one-way time of messages."""
 
 from __future__ import annotations
 
 from protocols.mpi.mpi_status import Status
 from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.quantiles import quantiles, warm_up
-from testbed.workloads.request_retries import MAX_TRIES, answer_retries, gave_up
-from testbed.workloads.streams import enough
+from testbed.workloads.request_retries import MAX_TRIES, answer_retries, no_answer_error
+from testbed.workloads.streams import affordable_count
 from testbed.workloads.workload_settings import Duration, MessageSizes
 
 _TAG = 1
 _COUNT = 2
 _READY = 3
 _TRIAL = 10
-"""Round trips that show how many there is time for."""
+"""Number of round trips of the trial, from whose time the number of further round trips is computed."""
 
 
 class PingPong(Workload):
-    """Half the round trip between two ranks, for messages of each size, and the processor time of each message.
+    """Half the round trip between two ranks, for messages of each size, and the processor time per message.
 
-    most: maximum time for one size, which limits the number of round trips; a tenth of it limits the warm-up. retry:
-    retransmission timeout over a protocol that loses messages; rows have the number of retransmissions, whose times are
-    included.
+    count: maximum number of round trips. most: maximum time for one size, which also limits the number of round trips;
+    a tenth of it limits the warm-up. retry: retransmission timeout over a protocol that loses messages; rows have the
+    number of retransmissions, and times include them.
     """
 
     supports_loss = True
@@ -53,16 +53,16 @@ class PingPong(Workload):
                 await self._pong(comm, contents, size)
 
     def _phases(self) -> list[tuple[int, int]]:
-        """Return the maximum round trips and the maximum time of each phase after the trial: the warm-up, unless the trial
-        is long enough for one, and the measurement."""
-        further = [(warm_up(self.count), self.most // 10)] if warm_up(self.count) > _TRIAL else []
-        return [*further, (self.count, self.most)]
+        """Return the maximum number of round trips and the maximum time of each phase after the trial: the warm-up, unless
+        the trial is long enough for one, and the measurement."""
+        warm_ups = [(warm_up(self.count), self.most // 10)] if warm_up(self.count) > _TRIAL else []
+        return [*warm_ups, (self.count, self.most)]
 
     async def _ping(self, comm: Comm, node: Node, contents: Contents, size: int) -> None:
         samples = await self._trips(comm, node, contents, size, _TRIAL)
         count = cpu_time = 0
-        for most_trips, most in self._phases():
-            count = enough(most_trips, len(samples), sum(samples), most)
+        for max_trips, time_limit in self._phases():
+            count = affordable_count(max_trips, len(samples), sum(samples), time_limit)
             await comm.send(count, self.peer, _COUNT)
             cpu_time = node.cpu()
             samples = await self._trips(comm, node, contents, size, count)
@@ -83,14 +83,15 @@ class PingPong(Workload):
         return samples
 
     async def _pong(self, comm: Comm, contents: Contents, size: int) -> None:
-        await self._answers(comm, contents, size, _TRIAL)
+        await self._answer(comm, contents, size, _TRIAL)
         for _ in self._phases():
             count = await comm.recv(source=0, tag=_COUNT)
             assert isinstance(count, int)
-            await self._answers(comm, contents, size, count)
+            await self._answer(comm, contents, size, count)
 
-    async def _answers(self, comm: Comm, contents: Contents, size: int, count: int) -> None:
-        """Answer `count` messages. Each receive is posted, in a second buffer, before the answer that triggers it."""
+    async def _answer(self, comm: Comm, contents: Contents, size: int, count: int) -> None:
+        """Answer `count` messages. The receive of the next message is posted, in a second buffer, before the answer that
+        triggers that message is awaited."""
         buffers = bytearray(size), bytearray(size)
         receive = await comm.Irecv(buffers[0], 0, _TAG)
         await comm.Send(None, 0, _READY)
@@ -113,8 +114,8 @@ class PingPong(Workload):
                 timer = node.spawn(client.retransmit(), "time-out")
                 samples = await client.trips(_TRIAL)
                 count = cpu_time = 0
-                for most_trips, most in self._phases():
-                    count = enough(most_trips, len(samples), sum(samples), most)
+                for max_trips, time_limit in self._phases():
+                    count = affordable_count(max_trips, len(samples), sum(samples), time_limit)
                     client.retransmissions, cpu_time = 0, node.cpu()
                     samples = await client.trips(count)
                 cpu_time = node.cpu() - cpu_time
@@ -134,10 +135,10 @@ class _RetryingPing:
     """Client that sends requests one at a time, and retransmits them after a timeout. number: number of the last
     request. retransmissions: number of retransmissions."""
 
-    def __init__(self, form: PingPong, comm: Comm, node: Node, contents: Contents, size: int, first: int) -> None:
+    def __init__(self, workload: PingPong, comm: Comm, node: Node, contents: Contents, size: int, first: int) -> None:
         self.number = first - 1
         self.retransmissions = 0
-        self._form = form
+        self._workload = workload
         self._comm = comm
         self._node = node
         self._contents = contents
@@ -145,8 +146,8 @@ class _RetryingPing:
         self._is_waiting = False
 
     async def trips(self, count: int) -> list[int]:
-        comm, contents, size, peer, now = self._comm, self._contents, self._size, self._form.peer, self._node.now
-        samples, buffer, status = [], bytearray(max(self._form.sizes)), Status()
+        comm, contents, size, peer, now = self._comm, self._contents, self._size, self._workload.peer, self._node.now
+        samples, buffer, status = [], bytearray(max(self._workload.sizes)), Status()
         for _ in range(count):
             started = now()
             self.number = number = self.number + 1
@@ -163,7 +164,7 @@ class _RetryingPing:
 
     async def retransmit(self) -> None:
         """Retransmit a request that has not been answered within the timeout."""
-        retry, peer = self._form.retry, self._form.peer
+        retry, peer = self._workload.retry, self._workload.peer
         tries = 1
         while True:
             number = self.number
@@ -172,7 +173,7 @@ class _RetryingPing:
                 tries = 1
                 continue
             if tries == MAX_TRIES:
-                raise gave_up(number, self._size, peer, retry)
+                raise no_answer_error(number, self._size, peer, retry)
             tries += 1
             self.retransmissions += 1
             await self._comm.Send(self._contents.of(number, self._size), peer, number)

@@ -1,4 +1,4 @@
-"""Summary statistics of samples, and random sizes."""
+"""Summary statistics of samples, and the numbers of warm-up rounds and sizes of random messages of workloads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def quantiles(samples: Sequence[int], divisor: int = 1) -> dict[str, int]:
-    """Return min_ns to p999_ns of times in nanoseconds, divided by `divisor` (2: half of round trips). A quantile is the
-    smallest value that this share of the values does not exceed. Empty for an empty sample."""
+    """Return min_ns to p999_ns of times in nanoseconds, divided by `divisor` (2: half of a round trip); no entries for an
+    empty sample. A quantile is the smallest sample that at least its share of the samples does not exceed."""
     if not samples:
         return {}
     ordered = sorted(samples)
@@ -21,7 +21,8 @@ def quantiles(samples: Sequence[int], divisor: int = 1) -> dict[str, int]:
 
 
 def fairness(rates: Sequence[float]) -> float:
-    """Return Jain's index: 1 if all rates are equal, 1/n if all but one are 0 (Jain, Chiu, Hawe, DEC-TR-301, 1984)."""
+    """Return Jain's fairness index: 1 if all rates are equal, 1/n if all but one are 0 (Jain, Chiu, Hawe, DEC-TR-301,
+    1984)."""
     squares = sum(rate * rate for rate in rates)
     return sum(rates) ** 2 / (len(rates) * squares) if squares else 1.0
 

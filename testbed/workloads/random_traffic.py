@@ -1,4 +1,4 @@
-"""Random traffic with verification between all ranks: every message exactly once, in order, with its content."""
+"""Random traffic between all ranks, which verify that every message arrives exactly once, in order, with its content."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from testbed.workloads.form import Comm, Contents, Node, VerificationError, Work
 from testbed.workloads.quantiles import log_uniform, quantiles
 from testbed.workloads.workload_settings import Duration, MessageSize
 
-_HEAD: Final = struct.Struct("!IIII")  # sender, number by receiver and tag, bytes of content, flags
-_MAX: Final = 32_768  # number of tags that every MPI supports; each has a separate task and receives
+_HEAD: Final = struct.Struct("!IIII")  # sender, number to this receiver with this tag, bytes of content, flags
+_MAX: Final = 32_768  # number of tags that every MPI supports; also the limit of sends in progress and posted receives
 _LAST: Final = 1
 """Flag of the sender's last message to this receiver with this tag."""
 _EMPTY: Final = 2
@@ -22,12 +22,12 @@ _EMPTY: Final = 2
 
 
 class RandomTraffic(Workload):
-    """Messages of random sizes to random ranks with random tags, verified: content, exactly once, and order for each sender
-    and tag.
+    """Messages of random sizes to random ranks with random tags. Each must arrive exactly once, unchanged, and in order for
+    each sender and tag.
 
-    messages: number per rank. largest: maximum size of the content, bytes. tags: number of tags. outstanding: maximum
-    sends of a rank in progress, and number of posted receives per tag. over: time over which each rank's messages are
-    spread; 0: as fast as possible.
+    messages: number of messages of each rank. largest: maximum size of the content, bytes. tags: number of tags.
+    outstanding: maximum number of sends of a rank in progress, and number of posted receives per tag. over: time over which
+    each rank's messages are spread; 0: as fast as possible.
     """
 
     checked = True
@@ -62,13 +62,13 @@ class RandomTraffic(Workload):
         return {"sent": self.messages, "received": received}
 
     async def _send(self, comm: Comm, node: Node, contents: Contents) -> list[int]:
-        """Send this rank's messages; return how long each send took, in nanoseconds."""
+        """Send this rank's messages; return the duration of each send, in nanoseconds."""
         rng, rank, now = node.random(), comm.rank, node.now
         numbers: dict[tuple[int, int], int] = {}
         in_flight: deque[Task[None]] = deque()
         times: list[int] = []
 
-        async def end(start_time: int, request: Request) -> None:
+        async def finish(start_time: int, request: Request) -> None:
             await request.Wait()
             times.append(now() - start_time)
 
@@ -79,7 +79,7 @@ class RandomTraffic(Workload):
             numbers[peer, tag] = number + 1
             message = _HEAD.pack(rank, number, size, flags) + contents.of(_shift(rank, number), size)
             start_time, request = now(), await comm.Isend(message, peer, tag)
-            in_flight.append(node.spawn(end(start_time, request), "the completion of a send"))
+            in_flight.append(node.spawn(finish(start_time, request), "the completion of a send"))
 
         plan = self._plan(rng, rank, comm.size)
         last = {(peer, tag): index for index, (peer, tag, _) in enumerate(plan)}
@@ -111,7 +111,8 @@ class RandomTraffic(Workload):
 
 
 class _Receiver:
-    """Receiver of all messages of one tag. Receives match messages in the order of posting."""
+    """Receiver of all messages with one tag. Receives match messages in the order of posting. received: number of messages.
+    moved: bytes of their contents."""
 
     def __init__(self, comm: Comm, tag: int, contents: Contents, largest: int, outstanding: int) -> None:
         self.tag = tag
@@ -138,8 +139,8 @@ class _Receiver:
                 raise VerificationError(f"a message under tag {self.tag} names rank {sender} as its sender")
             expected = self._expected[sender]
             if number != expected:
-                wrong = "came twice" if number < expected else f"came before number {expected}, or that was lost"
-                raise VerificationError(f"message {number} of rank {sender} under tag {self.tag} {wrong}")
+                fault = "came twice" if number < expected else f"came before number {expected}, or that was lost"
+                raise VerificationError(f"message {number} of rank {sender} under tag {self.tag} {fault}")
             self._expected[sender] = number + 1
             content = memoryview(buffer)[_HEAD.size : _HEAD.size + size]
             self._contents.check(_shift(sender, number), content, f"from rank {sender} under tag {self.tag}")

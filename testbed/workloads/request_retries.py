@@ -1,9 +1,8 @@
 """Requests with retransmission, over a protocol that loses messages: a request is retransmitted until its answer arrives,
 or the maximum number of tries is reached.
 
-A request has its number as its tag, and its answer has the same tag, which identifies late and duplicate answers. A
-server answers every request, including retransmitted ones, until all clients have reported their end over a reliable
-channel.
+The tag of a request and of its answer is the request's number, which identifies late and duplicate answers. A server answers
+every request, including retransmitted ones, until all clients have reported their end over a reliable channel.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from testbed.workloads.lossy_streams import end_receives
 MAX_TRIES: Final = 250
 """Maximum number of transmissions of a request."""
 
-_RECEIVES: Final = 16  # of a client
+_RECEIVES: Final = 16  # posted receives of a client
 _CHECKS_PER_TIMEOUT: Final = 4  # checks for expired requests within one timeout
 
 
-def gave_up(number: int, size: int, server: int, retry: int) -> VerificationError:
+def no_answer_error(number: int, size: int, server: int, retry: int) -> VerificationError:
+    """Make the error for a request that has reached the maximum number of tries. retry: timeout, nanoseconds."""
     return VerificationError(
         f"rank {server} has not answered request {number} of {size} bytes, which was sent {MAX_TRIES} times, every "
         f"{retry / 1e6:g} ms: all of them were lost, or all answers"
@@ -33,8 +33,7 @@ def gave_up(number: int, size: int, server: int, retry: int) -> VerificationErro
 
 
 class RetryingClient:
-    """Client of one server. retransmissions: number of retransmissions. late: number of answers to requests already
-    answered."""
+    """Client of one server. retransmissions: number of retransmissions."""
 
     def __init__(
         self,
@@ -51,7 +50,6 @@ class RetryingClient:
         """size, reply: sizes of requests and answers, bytes. retry: retransmission timeout, nanoseconds. first: number of
         the first request; numbers of several clients must differ."""
         self.retransmissions = 0
-        self.late = 0
         self._comm = comm
         self._node = node
         self._contents = contents
@@ -64,6 +62,7 @@ class RetryingClient:
         self._receives: deque[tuple[bytearray, Request]] = deque()
 
     async def begin(self) -> None:
+        """Post receives, and start the tasks that handle answers and timeouts."""
         for _ in range(_RECEIVES):
             buffer = bytearray(self._reply)
             self._receives.append((buffer, await self._comm.Irecv(buffer)))
@@ -80,7 +79,7 @@ class RetryingClient:
         return completion
 
     async def end(self) -> None:
-        """End. All requests must have been answered."""
+        """Stop the tasks, and report the end to the server. All requests must have been answered."""
         self._timer.cancel()
         await end_receives(self._comm, _RECEIVES)
         await self._receiver
@@ -94,9 +93,7 @@ class RetryingClient:
             if status.source == comm.rank:
                 break
             pending = self._pending.pop(status.tag, None)
-            if pending is None:
-                self.late += 1
-            else:
+            if pending is not None:  # otherwise the answer is a duplicate
                 pending.completion.complete(self._node.now())
                 self._contents.check(status.tag, memoryview(buffer)[: status.count], "the server's answer")
             receives.append((buffer, await comm.Irecv(buffer)))
@@ -111,7 +108,7 @@ class RetryingClient:
                 if node.now() < pending.sent + self._retry or number not in self._pending:
                     continue
                 if pending.tries == MAX_TRIES:
-                    raise gave_up(number, self._size, self._server, self._retry)
+                    raise no_answer_error(number, self._size, self._server, self._retry)
                 pending.tries += 1
                 pending.sent = node.now()
                 self.retransmissions += 1
@@ -140,8 +137,9 @@ async def answer_retries(
     work: int = 0,
     receives: int = _RECEIVES,
 ) -> None:
-    """Answer all requests of these ranks until each has ended. work: nanoseconds of processor time for each request.
-    Raises VerificationError."""
+    """Answer all requests of these ranks until each has reported its end. size, reply: sizes of requests and answers, bytes.
+    work: nanoseconds of processor time for each request. receives: number of posted receives. Raises
+    VerificationError."""
     status = Status()
     posted: deque[tuple[bytearray, Request]] = deque()
     for _ in range(receives):
@@ -149,7 +147,7 @@ async def answer_retries(
         posted.append((buffer, await comm.Irecv(buffer)))
     for client in clients:
         await node.say(None, client)
-    end_task = node.spawn(_end(comm, node, clients, receives), "the end of all requests")
+    end_task = node.spawn(_await_end(comm, node, clients, receives), "the end of all requests")
     while True:
         buffer, request = posted.popleft()
         await request.Wait(status)
@@ -165,7 +163,8 @@ async def answer_retries(
     await end_task
 
 
-async def _end(comm: Comm, node: Node, clients: Collection[int], receives: int) -> None:
+async def _await_end(comm: Comm, node: Node, clients: Collection[int], receives: int) -> None:
+    """Wait until all clients have reported their end, then end the remaining receives."""
     for client in clients:
         await node.heard(client)
     await end_receives(comm, receives)

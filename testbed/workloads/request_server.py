@@ -12,8 +12,8 @@ from testbed.workloads.form import Comm, Contents, Node, VerificationError
 REQUEST: Final = 1
 REPLY: Final = 2
 """Tags of requests and answers."""
-MAX: Final = 128
-"""Maximum number of the server's receives, and of answers in progress."""
+MAX_RECEIVES: Final = 128
+"""Maximum number of the server's posted receives, and of answers in progress."""
 
 
 class Server:
@@ -57,7 +57,7 @@ class Server:
                     await self._node.compute(self._work)
                 reply = contents.of(number, self._reply) if self._reply else None
                 answers.append(await comm.Isend(reply, status.source, REPLY))
-                if len(answers) > MAX:
+                if len(answers) > MAX_RECEIVES:
                     await answers.popleft().Wait()
             receives.append((buffer, await comm.Irecv(buffer, tag=REQUEST)))
         for answer in answers:

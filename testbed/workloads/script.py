@@ -1,7 +1,7 @@
 """Scripts: programs with mpi4py's names, which every rank runs from the first line, as under mpiexec.
 
-A file is a script if it imports `testbed.mpi`. Each rank has a separate namespace for the script; modules that it imports
-are shared by all ranks in the simulation, which is one process.
+A file is a script if it imports `testbed.mpi`. Each rank has its own ``__main__`` module for the script. In the simulation,
+which is one process, all ranks share the modules that the script imports.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def is_script(path: Path) -> bool:
         return False
     lines: dict[str, int] = {}  # by imported module
     for node in ast.walk(tree):
-        for name in _imported(node):
+        for name in _imported_modules(node):
             lines.setdefault(name, getattr(node, "lineno", 0))
     line = min((line for name, line in lines.items() if name.split(".")[0] == "mpi4py"), default=0)
     if _MPI_PACKAGE not in lines and line:
         raise TestbedError(
-            f"{path} imports mpi4py, which does not know the nodes: change line {line} to '{MPI_LINE}', and leave the rest "
+            f"{path} imports mpi4py, which cannot run on the nodes: change line {line} to '{MPI_LINE}', and leave the rest "
             "as it is"
         )
     return _MPI_PACKAGE in lines
 
 
-def script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
-    """Make a workload that runs the script. args: the script's arguments, as in a shell. Raises TestbedError for a script
-    that cannot be compiled."""
+def make_script(path: Path) -> Callable[..., Coroutine[object, object, None]]:
+    """Make a workload that runs a script. Its setting `args` has the script's arguments, as in a shell. Raises TestbedError
+    for a script that cannot be compiled."""
     absolute = path.absolute()
     try:
         code = compile(absolute.read_bytes(), str(absolute), "exec", dont_inherit=True)
@@ -100,8 +100,8 @@ def _execute(code: CodeType, main: ModuleType) -> None:
             raise ScriptError(f"the script has exited: {end.code}") from end
 
 
-def _imported(node: ast.AST) -> tuple[str, ...]:
-    """Return the modules that a statement imports."""
+def _imported_modules(node: ast.AST) -> tuple[str, ...]:
+    """Return the names of the modules that a statement imports, with two components at most."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -1,4 +1,4 @@
-"""A service with an open loop: the arrival times of requests do not depend on the answers."""
+"""A service under an open-loop load: the arrival times of requests do not depend on the answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocols.mpi.requests import Request
 from testbed.workloads.form import Comm, Contents, Node, Workload
 from testbed.workloads.quantiles import quantiles
 from testbed.workloads.request_retries import RetryingClient, answer_retries
-from testbed.workloads.request_server import MAX, REPLY, REQUEST, Server
+from testbed.workloads.request_server import MAX_RECEIVES, REPLY, REQUEST, Server
 from testbed.workloads.workload_settings import Duration, MessageSize
 
 _SECOND: Final = 1_000_000_000
@@ -18,10 +18,10 @@ _SECOND: Final = 1_000_000_000
 class Service(Workload):
     """Requests to rank 0 from all other ranks as a Poisson process: response times, measured from the request's due time.
 
-    rate: requests per second. requests: their number; both of all clients together. size: size of a request, reply: of its
-    answer, bytes. work: the server's processor time for a request. A late client sends due requests immediately, and their
-    delay is part of the response time, which a closed loop would omit. retry: retransmission timeout over a protocol that
-    loses messages; the row has the number of retransmissions.
+    rate: requests per second of all clients together. requests: number of requests of all clients together. size,
+    reply: bytes of a request and of its answer. work: the server's processor time for a request. A late client sends
+    due requests at once, and their delay is part of the response time, which a closed loop would omit. retry:
+    retransmission timeout over a protocol that loses messages; the row has the number of retransmissions.
     """
 
     supports_loss = True
@@ -64,42 +64,43 @@ class Service(Workload):
                 **quantiles(times),
             )
         else:
-            ask = self._with_retries if node.lossy else self._request
-            await node.gather(await ask(comm, node, contents, count))
+            send_requests = self._with_retries if node.lossy else self._request
+            await node.gather(await send_requests(comm, node, contents, count))
 
     async def _serve(self, comm: Comm, node: Node, contents: Contents) -> None:
         if node.lossy:
-            clients_ = range(1, comm.size)
+            clients = range(1, comm.size)
             await answer_retries(
-                comm, node, contents, clients_, size=self.size, reply=self.reply, work=self.work, receives=MAX
+                comm, node, contents, clients, size=self.size, reply=self.reply, work=self.work, receives=MAX_RECEIVES
             )
             return
         server = Server(comm, node, contents, self.size, self.reply, self.work)
-        await server.begin(MAX)
+        await server.begin(MAX_RECEIVES)
         await server.serve(comm.size - 1)
 
     async def _request(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
-        """Return total nanoseconds, response times, and number of retransmissions."""
+        """Send requests when they are due; return the total nanoseconds, the response times, and the number of
+        retransmissions, 0."""
         now = node.now
         times: list[int] = []
 
-        async def finish(number: int, due: int, answer: bytearray, answered: Request, sent: Request) -> None:
-            await answered.Wait()
+        async def finish(number: int, due: int, answer: bytearray, receive: Request, send: Request) -> None:
+            await receive.Wait()
             times.append(now() - due)
-            await sent.Wait()
+            await send.Wait()
             contents.check(number, answer, "the server's answer")
 
         started = now()
         finish_tasks = []
         async for number, due in self._arrivals(comm, node, count):
             answer = bytearray(self.reply)
-            answered = await comm.Irecv(answer, 0, REPLY)
-            sent = await comm.Isend(contents.of(number, self.size), 0, REQUEST)
-            finish_tasks.append(node.spawn(finish(number, due, answer, answered, sent), f"request {number}"))
+            receive = await comm.Irecv(answer, 0, REPLY)
+            send = await comm.Isend(contents.of(number, self.size), 0, REQUEST)
+            finish_tasks.append(node.spawn(finish(number, due, answer, receive, send), f"request {number}"))
         for task in finish_tasks:
             await task
         elapsed = now() - started
-        await comm.Send(contents.of(0, self.size + 1), 0, REQUEST)  # one byte longer marks the last request
+        await comm.Send(contents.of(0, self.size + 1), 0, REQUEST)  # the additional byte marks the last request
         return elapsed, times, 0
 
     async def _with_retries(self, comm: Comm, node: Node, contents: Contents, count: int) -> tuple[int, list[int], int]:
@@ -110,7 +111,7 @@ class Service(Workload):
         in_flight = []
         async for _, due in self._arrivals(comm, node, count):
             in_flight.append((due, await client.ask()))
-            await node.sleep(0)  # a late client still receives answers
+            await node.sleep(0)  # so that a late client receives answers, too
         times = [await answered - due for due, answered in in_flight]
         elapsed = node.now() - started
         await client.end()

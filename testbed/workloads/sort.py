@@ -13,14 +13,14 @@ from testbed.workloads.workload_settings import LARGEST_MESSAGE
 _COUNT, _KEYS, _EDGE = 1, 2, 3
 _OVERSAMPLING: Final = 16  # samples of each rank for each splitter
 _TYPE: Final = "I"  # 32-bit keys
-_MAX: Final = LARGEST_MESSAGE // array(_TYPE).itemsize  # all keys of a rank may go to one other rank
+_MAX_KEYS: Final = LARGEST_MESSAGE // array(_TYPE).itemsize  # of a rank, since all of them may go to one other rank
 
 
 class Sort(Workload):
-    """Sort random 32-bit keys that are distributed over all ranks: splitters from samples, and one all-to-all exchange.
+    """Sample sort of random 32-bit keys that are distributed over all ranks, with one all-to-all exchange.
 
     Verified: every rank's keys are in order, no key of a rank is below the last key of the previous rank, and no key is lost
-    or new. keys: keys of each rank.
+    or new. keys: number of keys of each rank.
     """
 
     supports_restarts = False
@@ -28,8 +28,8 @@ class Sort(Workload):
     keys: int = 20_000
 
     def __post_init__(self) -> None:
-        if not 1 <= self.keys <= _MAX:
-            raise ValueError(f"keys: 1 to {_MAX:,}")
+        if not 1 <= self.keys <= _MAX_KEYS:
+            raise ValueError(f"keys: 1 to {_MAX_KEYS:,}")
 
     async def rank(self, comm: Comm, node: Node) -> int:
         rng = node.random("keys")
@@ -38,10 +38,10 @@ class Sort(Workload):
         started = node.now()
         gathered = await node.gather(sorted(rng.sample(unsorted, min(len(unsorted), _OVERSAMPLING * comm.size))))
         samples = sorted(key for rank_samples in gathered or () for key in rank_samples)
-        splitters = await node.share([samples[len(samples) * part // comm.size] for part in range(1, comm.size)] if samples
-                                     else [])  # fmt: skip
-        received = await _exchange(comm, _parts(unsorted, splitters))
-        merged = array(_TYPE, sorted(key for part in received for key in part))
+        root_splitters = [samples[len(samples) * rank // comm.size] for rank in range(1, comm.size)] if samples else []
+        splitters = await node.share(root_splitters)
+        received = await _exchange(comm, _split(unsorted, splitters))
+        merged = array(_TYPE, sorted(key for keys in received for key in keys))
         await node.barrier()
         elapsed = node.now() - started
         await self._verify(comm, node, unsorted, merged)
@@ -69,8 +69,8 @@ class Sort(Workload):
                 )
 
 
-def _parts(keys: array[int], splitters: list[int]) -> list[array[int]]:
-    """Split the sorted keys into the parts of all ranks, in order."""
+def _split(keys: array[int], splitters: list[int]) -> list[array[int]]:
+    """Sort keys, and split them into a part for each rank, in order."""
     ordered = array(_TYPE, sorted(keys))
     edges = [0, *(bisect_right(ordered, splitter) for splitter in splitters), len(ordered)]
     return [ordered[first:last] for first, last in pairwise(edges)]
@@ -101,5 +101,5 @@ async def _check_edge(comm: Comm, merged: array[int]) -> None:
 
 
 def _checksum(keys: array[int]) -> int:
-    """Return a checksum that detects changes of keys that do not change their sum."""
+    """Return a checksum that also detects changes of keys that leave their sum unchanged."""
     return sum(key * key % 2_147_483_647 for key in keys)

@@ -1,7 +1,7 @@
-"""A stream of messages between two ranks: a window in flight, verification of every message, and a final acknowledgement.
+"""Streams of messages between two ranks: a window in flight, verification of every message, and a final acknowledgement.
 
 The receiver's first receives are posted before the sender begins. The measured time ends with the arrival of the
-acknowledgement, so that all messages have been received.
+acknowledgement, when all messages have been received.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from testbed.workloads.form import Comm, Contents, Node
 _DATA, _READY, _DONE, _COUNT = 1, 2, 3, 4
 
 
-class Sent(NamedTuple):
-    """Result of a stream. took: nanoseconds from the first message to the final acknowledgement. lost: number of
+class StreamResult(NamedTuple):
+    """Result of a stream. took: nanoseconds from the first message to the final acknowledgement. lost: number of lost
     messages."""
 
     took: int
@@ -24,23 +24,25 @@ class Sent(NamedTuple):
 
 
 class Streams:
-    """Streams of one rank. In its methods, size: bytes of a message; window: messages in flight."""
+    """Streams of one rank. Parameters of the methods: size: bytes of a message. count: number of messages. window: messages
+    in flight."""
 
     def __init__(self, comm: Comm, node: Node, contents: Contents) -> None:
         self._comm: Final = comm
         self._node: Final = node
         self._contents: Final = contents
 
-    async def send(self, peer: int, size: int, count: int, window: int) -> Sent:
+    async def send(self, peer: int, size: int, count: int, window: int) -> StreamResult:
+        """Send to a receiver as soon as it is ready."""
         await (await self.ready(peer))
         return await self.send_at_once(peer, size, count, window)
 
     async def ready(self, peer: int) -> Awaitable[object]:
-        """Return an awaitable that is done when the receiver has posted its first receives; await it before
+        """Return an awaitable that is done when the receiver has posted its first receives. It must be awaited before
         `send_at_once`."""
         return await self._comm.Irecv(None, peer, _READY)
 
-    async def send_at_once(self, peer: int, size: int, count: int, window: int) -> Sent:
+    async def send_at_once(self, peer: int, size: int, count: int, window: int) -> StreamResult:
         """Send to a receiver that is ready."""
         comm, contents, now = self._comm, self._contents, self._node.now
         # Posted early: some protocols drop an acknowledgement without a posted receive, and resend it a timeout later.
@@ -55,7 +57,7 @@ class Streams:
         for sent in in_flight:
             await sent.Wait()
         await done.Wait()
-        return Sent(now() - started)
+        return StreamResult(now() - started)
 
     async def receive(self, peer: int, size: int, count: int, window: int) -> int:
         """Receive a stream; return the number of lost messages. Raises VerificationError."""
@@ -63,11 +65,11 @@ class Streams:
         buffers = [bytearray(size) for _ in range(min(count, window))]
         in_flight = deque([(buffer, await comm.Irecv(buffer, peer, _DATA)) for buffer in buffers])
         await comm.Send(None, peer, _READY)
-        sender = f"from rank {peer}"
+        origin = f"from rank {peer}"
         for number in range(count):
             buffer, receive = in_flight.popleft()
             await receive.Wait()
-            contents.check(number, buffer, sender)
+            contents.check(number, buffer, origin)
             if number + len(buffers) < count:
                 in_flight.append((buffer, await comm.Irecv(buffer, peer, _DATA)))
         await comm.Send(None, peer, _DONE)
@@ -83,11 +85,11 @@ class Streams:
         return count
 
     def losses(self, lost: int) -> dict[str, int]:  # noqa: ARG002  used by subclasses
-        """Return a row's entries on losses: none if messages cannot be lost."""
+        """Return the entries of a row about losses; none if messages cannot be lost."""
         return {}
 
 
-def enough(count: int, trial_count: int, took: int, time_limit: int) -> int:
-    """Return the number of rounds, at most `count`, that take no longer than `time_limit`, if `trial_count` rounds took
-    `took` ns."""
+def affordable_count(count: int, trial_count: int, took: int, time_limit: int) -> int:
+    """Return the number of rounds, 1 to `count`, that take no longer than `time_limit` nanoseconds, if `trial_count` rounds
+    took `took` nanoseconds."""
     return max(1, min(count, time_limit * trial_count // max(1, took)))

@@ -13,9 +13,10 @@ _PORT = b"pingpong"
 
 
 class ViPingPong(Native[ViaNic]):
-    """Half the round trip between nodes 0 and 1 for messages of each size, in registered memory that is reused.
+    """Half the round trip between nodes 0 and 1 on virtual interfaces, for messages of each size, in registered memory that
+    is reused.
 
-    A receive descriptor is posted before each send. count: round trips.
+    A receive descriptor is posted before each send. count: number of round trips.
     """
 
     protocol = "via"
@@ -46,8 +47,8 @@ class ViPingPong(Native[ViaNic]):
                 node.row(size_bytes=size, count=self.count, **quantiles(trips[1:], 2))
 
     async def _trip(self, vi: Vi, memory: list[Memory], node: Node, size: int, last: bool) -> int:
-        """Send a message and receive the answer, or the reverse; return the nanoseconds. The next receive is posted before
-        the message that triggers the answer, except after the last."""
+        """Send a message and receive the answer (node 0), or the reverse (node 1); return the nanoseconds. Unless the
+        trip is the last, the next receive is posted before the message that triggers it is sent."""
         start_time = node.now()
         if node.rank:
             await vi.receive_queue.wait()

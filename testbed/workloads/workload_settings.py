@@ -1,4 +1,4 @@
-"""Settings of a workload: text is parsed to typed values, and all mistakes are reported together."""
+"""Settings of workloads: texts are parsed to typed values, and all mistakes are reported together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testbed.spec import units
 from testbed.spec.units import UnitError
 
 LARGEST_MESSAGE: Final = 255 * 2**20
-"""Maximum in bytes: `random.randbytes`, which makes the contents of messages, is limited to less than 256 MiB."""
+"""Maximum bytes of a message: `random.randbytes`, which makes the contents of messages, is limited to less than 256 MiB."""
 
 
 def parse_sizes(value: object) -> tuple[int, ...]:
@@ -40,15 +40,15 @@ Duration: TypeAlias = Annotated[int, units.parse_duration]
 
 def parse_message_size(value: object) -> int:
     """Parse the size of a message, bytes. Raises UnitError."""
-    return _limited(value, units.parse_size(value))
+    return _check_message_size(value, units.parse_size(value))
 
 
 def parse_message_sizes(value: object) -> tuple[int, ...]:
     """Parse sizes of messages, bytes, as `parse_sizes` does. Raises UnitError."""
-    return tuple([_limited(value, size) for size in parse_sizes(value)])
+    return tuple([_check_message_size(value, size) for size in parse_sizes(value)])
 
 
-def _limited(value: object, size: int) -> int:
+def _check_message_size(value: object, size: int) -> int:
     if size > LARGEST_MESSAGE:
         raise UnitError(value, f"at most {units.format_size(LARGEST_MESSAGE)} for a message")
     return size
@@ -59,7 +59,7 @@ Size: TypeAlias = Annotated[int, units.parse_size]
 Rate: TypeAlias = Annotated[int, units.parse_rate]
 """Bit/s; written with a unit."""
 Share: TypeAlias = Annotated[float, units.parse_probability]
-"""0 to 1; may be written in percent."""
+"""0 to 1; can be written in percent."""
 Sizes: TypeAlias = Annotated[tuple[int, ...], parse_sizes]
 """Bytes: see `parse_sizes`."""
 
@@ -73,7 +73,7 @@ _BOOLEANS: Final = {"true": True, "yes": True, "1": True, "false": False, "no": 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting. type: annotation. default: MISSING if there is none."""
+    """A setting of a workload. type: annotation of its field or parameter. default: MISSING if there is none."""
 
     name: str
     type: Any
@@ -97,9 +97,9 @@ def _default(field: Field[Any]) -> object:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def checked(form: Any, settings: Mapping[str, object], owner: str) -> dict[str, Any]:
-    """Parse settings; return their values by name. owner: name of their owner, for error messages. Raises DescriptionError
-    with all problems."""
+def parse_settings(form: Any, settings: Mapping[str, object], owner: str) -> dict[str, Any]:
+    """Parse settings; return their values by name. form: see `settings_of`. owner: whose settings they are, for error
+    messages. Raises DescriptionError with all problems."""
     known = {setting.name: setting for setting in settings_of(form)}
     problems: list[Problem] = []
     values: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def checked(form: Any, settings: Mapping[str, object], owner: str) -> dict[str, 
             problems.append(Problem("", f"unknown setting {name!r}", expected, near[0] if near else ""))
             continue
         try:
-            values[name] = _value(known[name].type, value)
+            values[name] = _parse_value(known[name].type, value)
         except UnitError as error:
             problems.append(Problem(name, repr(value), error.expected, error.suggestion))
     for name, setting in known.items():
@@ -122,7 +122,7 @@ def checked(form: Any, settings: Mapping[str, object], owner: str) -> dict[str, 
 
 
 def pairs(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
-    """Split ``("count=3", ...)`` by name. option: option of the command line, for error messages. Raises
+    """Split texts such as ``count=3`` into names and values. option: option of the command line, for error messages. Raises
     DescriptionError."""
     settings: dict[str, object] = {}
     problems = []
@@ -136,33 +136,33 @@ def pairs(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
     return settings
 
 
-def _value(kind: Any, value: object) -> object:
+def _parse_value(kind: Any, value: object) -> object:
     origin = get_origin(kind)
     if origin is Annotated:
         base, parse = get_args(kind)[:2]
         if base in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
-            return _in_base_unit(base, parse, value)
-        return parse(value) if callable(parse) else _value(base, value)
+            return _check_number(base, parse, value)
+        return parse(value) if callable(parse) else _parse_value(base, value)
     if origin is Literal:
-        return _choice(get_args(kind), value)
+        return _parse_choice(get_args(kind), value)
     if origin in (Union, UnionType):
         options = [option for option in get_args(kind) if option is not NoneType]
-        return None if value in (None, "none") else _value(options[0], value)
+        return None if value in (None, "none") else _parse_value(options[0], value)
     if origin is tuple:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, list | tuple):
             raise UnitError(value, "a list, with commas between")
-        return tuple(_value(get_args(kind)[0], part) for part in parts)
+        return tuple(_parse_value(get_args(kind)[0], part) for part in parts)
     if kind is bool:
-        return _choice(tuple(_BOOLEANS), value) and _BOOLEANS[str(value).lower()]
+        return _parse_choice(tuple(_BOOLEANS), value) and _BOOLEANS[str(value).lower()]
     if kind not in _KINDS:
         return value
-    return _plain(kind, value)
+    return _parse_scalar(kind, value)
 
 
-def _in_base_unit(base: type, parse: Any, value: float) -> object:
-    """Check a number that is already in the base unit."""
-    number = _plain(base, value)
+def _check_number(base: type, parse: Any, value: float) -> object:
+    """Check a number that is already in the base unit of its type. parse: parser of a text of this type."""
+    number = _parse_scalar(base, value)
     if parse in (units.parse_size, units.parse_probability, parse_message_size):
         return parse(number)
     if parse in (units.parse_duration, units.parse_rate) and not 0 <= value <= units.LARGEST:
@@ -170,7 +170,7 @@ def _in_base_unit(base: type, parse: Any, value: float) -> object:
     return number
 
 
-def _choice(allowed: tuple[object, ...], value: object) -> object:
+def _parse_choice(allowed: tuple[object, ...], value: object) -> object:
     normalized = str(value).lower() if isinstance(value, bool) else value
     if normalized not in allowed:
         near = get_close_matches(str(value), [str(choice) for choice in allowed], 1)
@@ -178,7 +178,7 @@ def _choice(allowed: tuple[object, ...], value: object) -> object:
     return normalized
 
 
-def _plain(kind: Callable[[Any], object], value: object) -> object:
+def _parse_scalar(kind: Callable[[Any], object], value: object) -> object:
     if isinstance(value, bool) or (kind is int and isinstance(value, float)):
         raise UnitError(value, _KINDS[kind])  # type: ignore[index]  # int, float or str
     try:

@@ -24,7 +24,7 @@ from testbed.controller.runs.agents import agents
 from testbed.controller.runs.folders import RunFolder
 from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.layout_json import to_json
-from testbed.workloads.script import script
+from testbed.workloads.script import make_script
 
 SCRIPT = REPOSITORY / "tests" / "live" / "applications" / "round_trips.py"
 SOURCE = Path(__file__).with_name("round_trips.c")
@@ -128,7 +128,7 @@ def _open_mpi(cluster: RunningCluster, program: Sequence[str], arguments: Sequen
 def _on_emp(cluster: RunningCluster, arguments: Sequence[str], spin: int) -> Lines:
     async def rank(endpoint: Endpoint, local: ProgramNode) -> None:
         node = SimpleNamespace(name=local.name, now=time.monotonic_ns)
-        await script(SCRIPT)(Comm(mpi.device(endpoint)), node, args=" ".join(arguments))
+        await make_script(SCRIPT)(Comm(mpi.device(endpoint)), node, args=" ".join(arguments))
 
     with tempfile.TemporaryDirectory() as logs:
         ranks = {node.name: rank for node in cluster}

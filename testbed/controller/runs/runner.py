@@ -64,7 +64,7 @@ from testbed.runtime.shared.workers import ReceiveQueues
 from testbed.runtime.sockets.protocol import is_lossy
 from testbed.spec.placement import ranks_of, with_ranks
 from testbed.workloads.lookup import Chosen, Form, choose, lookup_text
-from testbed.workloads.workload_settings import checked
+from testbed.workloads.workload_settings import parse_settings
 
 if TYPE_CHECKING:
     from testbed.cluster.running_cluster import RunningCluster
@@ -432,7 +432,7 @@ def configured(
         raise UnsupportedError(f"the firmware of {name} has {reason}: leave --firmware out")
     form, owner = protocol.configurable.form, f"the firmware of {name}"
     try:
-        values = form(**checked(form, settings, owner))
+        values = form(**parse_settings(form, settings, owner))
     except ValueError as error:
         value, _, allowed = str(error).rpartition(": ")
         raise DescriptionError(f"the settings of {owner}", [Problem("", value, allowed)]) from error

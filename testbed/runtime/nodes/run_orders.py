@@ -87,10 +87,11 @@ def _ignore(_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ProgramNode:
-    """A host program's view of its node. name: name of the rank. number: number of the rank. numbers: rank name -> number.
-    loop: clock and tasks, ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: the rank's model in a dilated
-    run. starts: how often the node has been started in this run. adopt: called with each task that the program spawns.
-    crash_callbacks: called with the number of each rank that crashes, and whether it will restart."""
+    """A host program's view of its node. name: name of the rank. number: number of the rank. numbers: rank name ->
+    number. loop: clock and tasks, ``loop.now()``, ``await loop.sleep(ns)``, ``loop.spawn(...)``. model: the rank's
+    model in a dilated run. starts: how often the node has been started in this run. adopt: called with each task that
+    the program spawns. crash_callbacks: called with the number of each rank that crashes, and whether it will
+    restart."""
 
     name: str
     number: int
@@ -119,8 +120,8 @@ class Dilation:
 
 
 Offloading = Callable[[], AbstractContextManager[Mapping[str, Offloads]]]
-"""Returns a context manager, which provides by node the offloads that the node's NIC may have after the run, when no firmware
-is emulated on it. They depend on the links at that time, and must be switched on within the context."""
+"""Returns a context manager, which provides by node the offloads that the node's NIC may have after the run, when no
+firmware is emulated on it. They depend on the links at that time, and must be switched on within the context."""
 
 
 def _no_offloads() -> AbstractContextManager[Mapping[str, Offloads]]:

@@ -20,8 +20,8 @@ allocates only what it needs."""
 
 
 def incarnation() -> int:
-    """Return the incarnation of a NIC that starts now, which differs from those of its predecessors: milliseconds since boot,
-    as a 32-bit serial number; never 0 or FIRST, at which simulated NICs start to count."""
+    """Return the incarnation of a NIC that starts now, which differs from those of its predecessors: milliseconds since
+    boot, as a 32-bit serial number; never 0 or FIRST, at which simulated NICs start to count."""
     return (time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000) % (0xFFFF_FFFF - FIRST) + FIRST + 1
 
 

@@ -6,9 +6,9 @@ and no other descriptors. Its memory, frozen for garbage collection, stays share
 user namespace and switches the NICs' offloads off once for all nodes, and restores them however the node processes end. If
 it dies before that, the starting process restores them.
 
-It sends "forked" with a node's name and pid, and "ended" with a node's name and a wait status. It receives "ask", which makes
-all nodes report what they wait for; "kill", "pause" and "resume" with a node's name; and "restart" with the name of a node
-whose process has ended, and an end of the node's new channel.
+It sends "forked" with a node's name and pid, and "ended" with a node's name and a wait status. It receives "ask", which
+makes all nodes report what they wait for; "kill", "pause" and "resume" with a node's name; and "restart" with the name
+of a node whose process has ended, and an end of the node's new channel.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _BYTES_HEADER: Final = 33
 _BYTES_PER_SIZE: Final = 1 << 18
 
 _WARM_UP_PROGRAMS: Final = 20
-"""Number of empty programs to run. After them the interpreter has specialised the loop's code, which it does by writing to the
-memory that holds the code."""
+"""Number of empty programs to run. After them the interpreter has specialised the loop's code, which it does by writing
+to the memory that holds the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,8 +320,8 @@ def _enter_user_namespace(orders: RunOrders) -> RunOrders:
 
 
 def _switch_off(placement: NodePlacement) -> None:
-    """Switch a NIC's offloads off, so that the kernel's own frames on the interface are segmented and have checksums, like the
-    firmware's."""
+    """Switch a NIC's offloads off, so that the kernel's own frames on the interface are segmented and have checksums,
+    like the firmware's."""
     try:
         namespaces.enter(placement.node_context.namespace)
         if _offloads_of(placement):

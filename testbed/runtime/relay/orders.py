@@ -27,8 +27,8 @@ _NO_IMPAIRMENT = Impairment()
 
 @dataclass(frozen=True, slots=True)
 class RelayedDirection:
-    """Orders for one direction of a link. rules: texts of the injected rules, by stable names. replay: path of a log of fates
-    that replaces random decisions, or empty."""
+    """Orders for one direction of a link. rules: texts of the injected rules, by stable names. replay: path of a log of
+    fates that replaces random decisions, or empty."""
 
     impairment: Impairment = _NO_IMPAIRMENT
     rules: Mapping[str, str] = field(default_factory=dict)
@@ -39,11 +39,11 @@ class RelayedDirection:
 class RelayedLink:
     """A link that the relay forwards.
 
-    a, b: interfaces at its ends in the wire namespace; frames of the forward direction arrive on a. forward, backward: orders
-    for its directions. fabric: kind of its network if that is modelled, or empty. switch_ports: in a modelled network, the
-    switch port at each end that has one; such an end has no interface. is_cut: whether the cable of a link of a modelled
-    network is pulled. taps: interfaces at which the relay receives the frames that arrive on a and b; empty: a and b
-    themselves. gso: whether the senders of the forward and the backward direction have GSO on.
+    a, b: interfaces at its ends in the wire namespace; frames of the forward direction arrive on a. forward, backward:
+    orders for its directions. fabric: kind of its network if that is modelled, or empty. switch_ports: in a modelled
+    network, the switch port at each end that has one; such an end has no interface. is_cut: whether the cable of a link
+    of a modelled network is pulled. taps: interfaces at which the relay receives the frames that arrive on a and b;
+    empty: a and b themselves. gso: whether the senders of the forward and the backward direction have GSO on.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """Attachment of a host process to a shared NIC, and the driver of its program's loop.
 
-While tasks wait, the driver polls the ring of completions, and a task that a completion wakes runs at once, as with an inline
-NIC (`testbed.runtime.nodes.inline_driver`). When there is no completion, the driver spins for its budget, announces its
-sleep, and sleeps. While tasks poll, each poll takes the pending completions and returns.
+While tasks wait, the driver polls the ring of completions, and a task that a completion wakes runs at once, as with an
+inline NIC (`testbed.runtime.nodes.inline_driver`). When there is no completion, the driver spins for its budget,
+announces its sleep, and sleeps. While tasks poll, each poll takes the pending completions and returns.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ _MAX_LOCAL_FRAMES: Final = 4_096
 """Maximum number of waiting frames between functions; further ones are dropped, as by a switch."""
 
 _LOSS_ERRORS: Final = (errno.EAGAIN, errno.ENOTCONN, errno.ECONNREFUSED, errno.EPIPE)
-"""Errors of handing a frame over to another worker: its inbox is full, or the worker has ended, and its functions with it."""
+"""Errors of handing a frame over to another worker: its inbox is full, or the worker has ended, and its functions with
+it."""
 
 MAX_FUNCTIONS: Final = MAX_RANKS
 """Maximum number of functions of one NIC."""

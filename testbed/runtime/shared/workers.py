@@ -1,8 +1,8 @@
 """Receive workers of a shared NIC: several agents of one interface, each with a share of its functions and a receive queue.
 
-Function f belongs to worker f modulo the number of workers. The kernel distributes the interface's frames to the workers, by
-the protocol's hash or round robin. A worker that receives a frame for another worker's function hands it over to that worker,
-as a driver passes a frame to the core of its receiver.
+Function f belongs to worker f modulo the number of workers. The kernel distributes the interface's frames to the
+workers, by the protocol's hash or round robin. A worker that receives a frame for another worker's function hands it
+over to that worker, as a driver passes a frame to the core of its receiver.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def queues_from_json(data: Mapping[str, Any]) -> ReceiveQueues:
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker. number: from 0. queues: queues of the NIC. inboxes: sending ends of all workers' inboxes, by number. inbox:
-    receiving end of its own inbox."""
+    """One worker. number: from 0. queues: queues of the NIC. inboxes: sending ends of all workers' inboxes, by number.
+    inbox: receiving end of its own inbox."""
 
     number: int
     queues: ReceiveQueues

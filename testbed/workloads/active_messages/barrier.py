@@ -65,8 +65,8 @@ class Collectives:
             distance *= 2
 
     async def gather(self, values: Sequence[int]) -> list[tuple[int, ...]] | None:
-        """Return the values of all nodes, by rank, at node 0; None at other nodes. Includes a barrier. values: at most 7, each
-        from 0 to 2^64 - 1."""
+        """Return the values of all nodes, by rank, at node 0; None at other nodes. Includes a barrier. values: at most
+        7, each from 0 to 2^64 - 1."""
         if len(values) > _MAX_VALUES:
             raise ValueError(f"a node can contribute up to {_MAX_VALUES} values, got {len(values)}")
         if self._node.rank:

@@ -1,4 +1,5 @@
-"""Random requests between all endpoints of all nodes, which verify that each request is handled exactly once, or returned."""
+"""Random requests between all endpoints of all nodes, which verify that each request is handled exactly once, or
+returned."""
 
 from __future__ import annotations
 

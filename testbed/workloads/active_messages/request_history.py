@@ -17,12 +17,13 @@ A `RequestHistory` observes the host library of a native workload and records th
     {"clock_ns": 71, "what": "freed", "n": 0, "endpoint": 1}
     {"clock_ns": 90, "what": "end", "n": 0, "unhandled": [[0, 2, 1]]}
 
-n is the sender's number of the request. endpoint is an endpoint of this node. peer and peer_endpoint are the remote side: in
-"request", "replied" and "returned" the destination of the request, in all other events the request's sender. life is a NIC's
-incarnation: in "begin" that of this node's NIC, otherwise that of the request's sender. A reply with handler 0 is made by the
-library. bytes is the size of the arguments, four bytes each, and of the data; digest is the digest of handler, arguments and
-data. "end": the program has ended, with or without an error. unhandled has, for each endpoint, its number, and the numbers of
-requests, and of replies and returned messages, that arrived and were not handled.
+n is the sender's number of the request. endpoint is an endpoint of this node. peer and peer_endpoint are the remote
+side: in "request", "replied" and "returned" the destination of the request, in all other events the request's sender.
+life is a NIC's incarnation: in "begin" that of this node's NIC, otherwise that of the request's sender. A reply with
+handler 0 is made by the library. bytes is the size of the arguments, four bytes each, and of the data; digest is the
+digest of handler, arguments and data. "end": the program has ended, with or without an error. unhandled has, for each
+endpoint, its number, and the numbers of requests, and of replies and returned messages, that arrived and were not
+handled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""CG: the smallest eigenvalue of a sparse matrix, by inverse iteration with conjugate gradients (RNR-94-007, section
+"""CG: the smallest eigenvalue of a sparse matrix, by inverse iteration with conjugate gradients (RNR-94-007, sections
 2.3.1 and 3.4).
 
-The matrix is divided into blocks over a grid of ranks, with as many or twice as many columns as rows (NAS-95-020). A
+The matrix is divided into blocks over a grid of ranks, with as many columns as rows, or twice as many (NAS-95-020). A
 vector has a piece for each column of ranks; all ranks of a column have the column's piece.
 """
 
@@ -24,18 +24,19 @@ _TOLERANCE: Final = 1e-10
 
 @dataclass(frozen=True, slots=True)
 class RankGrid:
-    """Position of a rank in the grid. wide: 2 if there are twice as many columns as rows, else 1."""
+    """Position of a rank in the grid of ranks. order: order of the matrix. columns: number of columns of ranks. aspect: 2 if
+    there are twice as many columns as rows, else 1."""
 
     order: int
     rank: int
     columns: int
-    wide: int
+    aspect: int
 
     @classmethod
     def of(cls, order: int, ranks: int, rank: int) -> RankGrid:
         rows = isqrt(ranks)
-        wide = 1 if rows * rows == ranks else 2
-        return cls(order, rank, wide * isqrt(ranks // wide), wide)
+        aspect = 1 if rows * rows == ranks else 2
+        return cls(order, rank, aspect * isqrt(ranks // aspect), aspect)
 
     @property
     def row(self) -> int:
@@ -45,38 +46,40 @@ class RankGrid:
     def column(self) -> int:
         return self.rank % self.columns
 
-    def edge(self, column: int) -> int:
+    def first_index(self, column: int) -> int:
         """Return the first index of a column's piece."""
         return column * self.order // self.columns
 
     @property
     def piece(self) -> tuple[int, int]:
-        """This rank's columns of the matrix: begin and end."""
-        return self.edge(self.column), self.edge(self.column + 1)
+        """This rank's columns of the matrix: start and end."""
+        return self.first_index(self.column), self.first_index(self.column + 1)
 
     @property
     def rows(self) -> tuple[int, int]:
-        """This rank's rows of the matrix: begin and end."""
-        return self.edge(self.row * self.wide), self.edge((self.row + 1) * self.wide)
+        """This rank's rows of the matrix: start and end."""
+        return self.first_index(self.row * self.aspect), self.first_index((self.row + 1) * self.aspect)
 
     def half(self, other: bool = False) -> tuple[int, int]:
-        """Return the part of the rows that this rank sums up; all rows in a square grid. other: the neighbour's part."""
-        part = self.row * self.wide + (self.column + other) % self.wide
-        return self.edge(part), self.edge(part + 1)
+        """Return the start and end of the rows that this rank sums up; all its rows in a square grid. other: those that the
+        neighbour sums up."""
+        column = self.row * self.aspect + (self.column + other) % self.aspect
+        return self.first_index(column), self.first_index(column + 1)
 
     def partners(self) -> list[int]:
-        """Return the ranks of the row that take part in the sums, nearest first."""
+        """Return the ranks of this row with which this rank adds up sums, nearest first."""
         return [self.rank ^ 1 << step for step in range((self.columns - 1).bit_length())]
 
     @property
     def transposed(self) -> int:
-        """Return the rank to swap pieces with after a sum."""
-        return (self.column // self.wide) * self.columns + self.row * self.wide + self.column % self.wide
+        """Rank with which this rank swaps pieces after a sum."""
+        return (self.column // self.aspect) * self.columns + self.row * self.aspect + self.column % self.aspect
 
 
 @dataclass(frozen=True, slots=True)
 class SparseBlock:
-    """A block of the matrix; indices are relative to its first row and column. Elements of the same position are added."""
+    """A block of the matrix. Indices are relative to its first row and column; elements at equal indices are added. height:
+    number of rows."""
 
     rows: Array
     columns: Array
@@ -89,18 +92,19 @@ class SparseBlock:
 
 def make_block(problem: CgClass, rows: tuple[int, int], columns: tuple[int, int]) -> SparseBlock:
     """Return a block of the matrix: the sum of outer products of random sparse vectors with themselves, with weights from 1
-    to 0.1 in geometric progression, plus a diagonal."""
-    places, values = _vectors(problem)
+    to 0.1 in geometric progression, plus a diagonal. rows, columns: start and end."""
+    indices, values = _vectors(problem)
     weights = _CONDITION ** (np.arange(problem.order) / problem.order)
     entries: tuple[list[int], list[int], list[float]] = ([], [], [])
-    for place, value, weight in zip(places, values, weights.tolist(), strict=True):
-        ours = [(row, entry) for row, entry in zip(place, value, strict=True) if rows[0] <= row < rows[1]]
-        if not ours:
+    for vector_indices, vector_values, weight in zip(indices, values, weights.tolist(), strict=True):
+        elements = list(zip(vector_indices, vector_values, strict=True))
+        row_elements = [(row, value) for row, value in elements if rows[0] <= row < rows[1]]
+        if not row_elements:
             continue
-        for column, entry in zip(place, value, strict=True):
+        for column, value in elements:
             if columns[0] <= column < columns[1]:
-                scale = weight * entry
-                for row, factor in ours:
+                scale = weight * value
+                for row, factor in row_elements:
                     entries[0].append(row - rows[0])
                     entries[1].append(column - columns[0])
                     entries[2].append(factor * scale)
@@ -116,20 +120,20 @@ def make_block(problem: CgClass, rows: tuple[int, int], columns: tuple[int, int]
 def _vectors(problem: CgClass) -> tuple[list[list[int]], list[list[float]]]:
     """Return indices and values of the random vectors; the i-th vector has 0.5 at index i."""
     scale = 1 << (problem.order - 1).bit_length()
-    places: list[list[int]] = []
+    indices: list[list[int]] = []
     values: list[list[float]] = []
-    rng = stream(2)  # NPB draws a number before
+    rng = stream(2)  # NPB draws number 1 before
     for row in range(problem.order):
         vector: dict[int, float] = {}
         while len(vector) < problem.nonzeros:
             value = next(rng)
-            place = int(scale * next(rng))
-            if place < problem.order:
-                vector.setdefault(place, value)
+            index = int(scale * next(rng))
+            if index < problem.order:
+                vector.setdefault(index, value)
         vector[row] = _DIAGONAL
-        places.append(list(vector))
+        indices.append(list(vector))
         values.append(list(vector.values()))
-    return places, values
+    return indices, values
 
 
 class ConjugateGradient:
@@ -146,12 +150,12 @@ class ConjugateGradient:
         """Do nothing: the data need no communication."""
 
     async def solve(self) -> None:
-        begin, end = self._grid.piece
-        x = np.ones(end - begin)
+        start, end = self._grid.piece
+        x = np.ones(end - start)
         for _ in range(self._problem.iterations):
             z = await self._solve_system(x)
-            along, square = await self._sum(np.array([x @ z, z @ z]))
-            self._zeta = self._problem.shift + 1 / along
+            product, square = await self._sum(np.array([x @ z, z @ z]))
+            self._zeta = self._problem.shift + 1 / product
             x = z / np.sqrt(square)
 
     async def verify(self) -> float:
@@ -180,22 +184,21 @@ class ConjugateGradient:
     async def _multiply(self, vector: Array) -> Array:
         """Return this rank's piece of A times a vector."""
         grid, comm = self._grid, self._comm
-        first, part = grid.rows[0], slice(0, None)
+        first = grid.rows[0]
         product = self._block.multiply(vector)
         partners = grid.partners()
-        ours = product
-        if grid.wide == 2:
-            part, other = (slice(begin - first, end - first) for begin, end in (grid.half(), grid.half(other=True)))
-            ours = product[part]
-            ours = ours + await self._swap(partners.pop(0), product[other], len(ours))
+        if grid.aspect == 2:
+            own, other = (slice(start - first, end - first) for start, end in (grid.half(), grid.half(other=True)))
+            received = await self._swap(partners.pop(0), product[other], len(product[own]))
+            product = product[own] + received
         for partner in partners:
-            ours = ours + await self._swap(partner, ours, len(ours))
+            product = product + await self._swap(partner, product, len(product))
         if grid.transposed == comm.rank:
-            return ours
-        return await self._swap(grid.transposed, ours, len(vector))
+            return product
+        return await self._swap(grid.transposed, product, len(vector))
 
     async def _sum(self, values: Array) -> Array:
-        """Return the sums over this rank's row of ranks, which has all pieces."""
+        """Return the sums over the ranks of this row, which together have all pieces."""
         for partner in reversed(self._grid.partners()):
             values = values + await self._swap(partner, values, len(values))
         return values

@@ -1,8 +1,8 @@
-"""FT: the heat equation on a box, solved by Fourier transforms in three dimensions (RNR-94-007, section 2.3.3 and 3.6).
+"""FT: the heat equation on a box, solved by Fourier transforms in three dimensions (RNR-94-007, sections 2.3.3 and 3.6).
 
-Ranks have planes of z; before the transform along z an all-to-all exchange gives each rank columns of x and y. Transforms
-along x and y, and along z, are NumPy's. There may be as many ranks as planes; NPB's distribution over more ranks is not
-implemented.
+Each rank has some of the planes along z. Before the transform along z, an all-to-all exchange gives each rank the complete
+columns of some points (x, y). Transforms along x and y, and along z, are NumPy's. There may be at most as many ranks as
+planes; NPB's distribution over more ranks is not implemented.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from testbed.workloads.nas.random_numbers import Array, numbers
 
 _DIFFUSION: Final = 1e-6
 _TOLERANCE: Final = 1e-12
-_SAMPLES: Final = 1024  # of a checksum
+_SAMPLES: Final = 1024  # points in a checksum
 
 
 class FourierTransform:
@@ -29,7 +29,7 @@ class FourierTransform:
         nx, ny, nz = problem.shape
         self._planes = nz // comm.size
         self._columns = nx * ny // comm.size
-        self._sums: list[complex] = []
+        self._checksums: list[complex] = []  # at rank 0
 
     async def prepare(self) -> None:
         """Do nothing: the data need no communication."""
@@ -46,13 +46,14 @@ class FourierTransform:
 
     async def verify(self) -> float:
         """Return the last checksum's real part at rank 0, else 0. Raises VerificationError for a wrong checksum."""
-        for iteration, (checksum, expected) in enumerate(zip(self._sums, self._problem.checksums, strict=False), 1):
+        results = zip(self._checksums, self._problem.checksums, strict=False)
+        for iteration, (checksum, expected) in enumerate(results, 1):
             for actual_part, expected_part in ((checksum.real, expected.real), (checksum.imag, expected.imag)):
                 if not abs(actual_part - expected_part) <= _TOLERANCE * abs(expected_part):
                     raise VerificationError(
                         f"FT, iteration {iteration}: the checksum is {checksum:.12e}, not {expected:.12e}"
                     )
-        return self._sums[-1].real if self._sums else 0.0
+        return self._checksums[-1].real if self._checksums else 0.0
 
     async def _forward(self, values: Array) -> Array:
         """Transform planes of z to columns of the spectrum."""
@@ -68,7 +69,7 @@ class FourierTransform:
         return np.fft.ifft2(received.transpose(1, 0, 2).reshape(self._planes, ny, nx))
 
     async def _transpose(self, values: Array) -> Array:
-        """Send the k-th block to rank k; return the received blocks by rank, of planes and columns."""
+        """Send the k-th block to rank k; return the received blocks. Shape: rank, plane, column."""
         received = np.empty((self._comm.size, self._planes, self._columns), np.complex128)
         await self._comm.Alltoall(np.ascontiguousarray(values).data, received.data)
         return received
@@ -89,9 +90,9 @@ class FourierTransform:
         total = np.zeros(1, np.complex128)
         await self._comm.Reduce(np.array([values[z[is_local], y[is_local], x[is_local]].sum()]).data, total.data)
         if self._comm.rank == 0:
-            self._sums.append(complex(total[0]))
+            self._checksums.append(complex(total[0]))
 
 
 def _squared(count: int) -> Array:
-    """Return the squares of the wave numbers; the upper half of the indices are negative wave numbers."""
+    """Return the squares of the wave numbers by index; indices of the upper half stand for negative wave numbers."""
     return np.fft.fftfreq(count, 1 / count) ** 2

@@ -1,7 +1,7 @@
 """MG: Poisson's equation on a cube with periodic boundaries, by V cycles of multigrid (RNR-94-007, sections 2.4 and 3.3).
 
-Ranks form a box (NAS-95-020), each with a part of every level's grid and a layer of neighbours' points around it. If a
-level has fewer points along an axis than there are ranks, only some of the ranks have points of it. Axes are z, y, x.
+Ranks form a box (NAS-95-020). Each has a part of every level's grid, and a layer of its neighbours' points around it. If a
+level has fewer points along an axis than there are ranks, only some of the ranks have points of the level. Axes are z, y, x.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from testbed.workloads.form import Comm, VerificationError
 from testbed.workloads.nas.problem_classes import MgClass
 from testbed.workloads.nas.random_numbers import Array, numbers
 
-AXES: Final = (2, 1, 0)  # x first, as in NPB
+AXES: Final = (2, 1, 0)
+"""Order in which the axes are handled: x first, as in NPB."""
 CHARGES: Final = 10
-"""Number of points of each sign."""
+"""Number of charges of each sign."""
 _OPERATOR: Final = (-8 / 3, 0.0, 1 / 6, 1 / 12)
 _TOLERANCE: Final = 1e-8
 _INNER: Final = slice(1, -1)
@@ -30,7 +31,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class RankBox:
-    """Position of a rank in the box of ranks."""
+    """Position of a rank in the box of ranks. shape: number of ranks along each axis."""
 
     rank: int
     shape: Shape
@@ -73,24 +74,25 @@ class RankBox:
         """Whether this rank has all points along an axis."""
         return self.points(axis, level) == 1 << level
 
-    def role(self, axis: int, level: int) -> Literal["doubles", "gives", "takes", ""]:
-        """Return the rank's role along an axis in the interpolation of a level: "doubles" if it has all points that it
-        needs, "gives" if it also sends points to a rank with only finer points, "takes" if it receives them, "" if it has
-        no points."""
+    def role(self, axis: int, level: int) -> Literal["local", "sender", "receiver", ""]:
+        """Return the rank's role along an axis in the interpolation of a level: "local" if it has all points that it needs,
+        "sender" if it also sends points to a rank with only finer points, "receiver" if it receives them, "" if it has no
+        points."""
         if self.stride(axis, level) == 1:
-            return "doubles"
+            return "local"
         if self.has_points(level, (axis,)):
-            return "gives"
-        return "takes" if self.has_points(level + 1, (axis,)) else ""
+            return "sender"
+        return "receiver" if self.has_points(level + 1, (axis,)) else ""
 
 
-def along(axis: int, part: slice | int) -> tuple[slice | int, ...]:
+def axis_index(axis: int, part: slice | int) -> tuple[slice | int, ...]:
     """Return an array index that selects a part along one axis, and everything along the others."""
     return (slice(None),) * axis + (part,)
 
 
-def layer(axis: int, index: int) -> tuple[slice | int, ...]:
-    """Return the index of the layer that is exchanged along an axis, including the layers of the previous axes."""
+def layer_index(axis: int, index: int) -> tuple[slice | int, ...]:
+    """Return the array index of the layer that is exchanged along an axis. It includes the layers of the axes that were
+    exchanged before. index: index of the layer along the axis."""
     return tuple(
         index if other_axis == axis else _INNER if other_axis < axis else slice(None) for other_axis in range(3)
     )
@@ -140,10 +142,10 @@ class MultiGrid:
                 values[z, y] = numbers(plane + edge * y + 1, shape[2])
         order = np.argsort(values, axis=None)
         candidates_of_rank = np.zeros((2, CHARGES, 4))
-        for number, places in enumerate((order[:CHARGES], order[::-1][:CHARGES])):
-            candidates_of_rank[number, : len(places), 0] = values.flat[places]
-            candidates_of_rank[number, : len(places), 1:] = np.transpose(np.unravel_index(places, shape)) + first
-            candidates_of_rank[number, len(places) :, 0] = (2, -1)[number]  # never among the ten smallest or largest
+        for number, indices in enumerate((order[:CHARGES], order[::-1][:CHARGES])):
+            candidates_of_rank[number, : len(indices), 0] = values.flat[indices]
+            candidates_of_rank[number, : len(indices), 1:] = np.transpose(np.unravel_index(indices, shape)) + first
+            candidates_of_rank[number, len(indices) :, 0] = (2, -1)[number]  # never among the ten smallest or largest
         candidates_of_ranks = np.zeros((self._comm.size, *candidates_of_rank.shape))
         await self._comm.Allgather(candidates_of_rank.data, candidates_of_ranks.data)
         charges = np.zeros(box.grid(self._top))
@@ -194,8 +196,8 @@ class MultiGrid:
         for axis in range(3):
             last = values.shape[axis] - 1
             # The centres are this rank's points 1, 3, ..., or its only point.
-            begin = 1 if last == 2 else 2
-            centre, low, high = (values[along(axis, slice(begin + at, last + 1 + at, 2))] for at in (0, -1, 1))
+            start = 1 if last == 2 else 2
+            centre, low, high = (values[axis_index(axis, slice(start + at, last + 1 + at, 2))] for at in (0, -1, 1))
             values = centre + (low + high) / 2
         if not self._box.has_points(level - 1):
             return
@@ -215,32 +217,32 @@ class MultiGrid:
                 or not box.has_points(level, AXES[number + 1 :])
                 or not box.has_points(level + 1, AXES[:number])
             ):
-                continue  # takes part along another axis, or not at all
+                continue  # the rank takes part along another axis, or not at all
             distance = box.stride(axis, level + 1)
-            if role == "takes":
+            if role == "receiver":
                 shape = [
                     box.points(each, level + (each in AXES[:number])) + 2 if each != axis else 2 for each in range(3)
                 ]
                 values = np.empty(shape)
                 await self._comm.Recv(values.data, box.neighbour(axis, distance), axis)
-                values = _doubled(values, axis)
+                values = _insert_means(values, axis)
                 continue
             assert values is not None
-            doubled = _doubled(values, axis)
-            if role == "gives":
+            refined = _insert_means(values, axis)
+            if role == "sender":
                 # The lower neighbour has only finer points: those between this rank's first point and the next lower point.
-                pair = np.ascontiguousarray(values[along(axis, slice(0, 2))])
+                pair = np.ascontiguousarray(values[axis_index(axis, slice(0, 2))])
                 await self._comm.Send(pair.data, box.neighbour(axis, -distance), axis)
-                values = doubled[along(axis, slice(1, 4))]
+                values = refined[axis_index(axis, slice(1, 4))]
             else:
-                values = doubled[along(axis, slice(0, -1))]
+                values = refined[axis_index(axis, slice(0, -1))]
         return np.ascontiguousarray(values) if values is not None and box.has_points(level + 1) else None
 
     async def _exchange(self, level: int, values: Array) -> None:
         """Fill the layer around this rank's points from the neighbours, axis by axis."""
         box, comm = self._box, self._comm
         for axis in AXES:
-            edges = [(layer(axis, -2), layer(axis, 0)), (layer(axis, 1), layer(axis, -1))]
+            edges = [(layer_index(axis, -2), layer_index(axis, 0)), (layer_index(axis, 1), layer_index(axis, -1))]
             if box.is_alone(axis, level):
                 for edge, beyond in edges:
                     values[beyond] = values[edge]
@@ -261,7 +263,7 @@ class MultiGrid:
                 await request.Wait()
 
     async def _measure(self) -> float:
-        """Return the residual's norm; like NPB, also compute the maximum."""
+        """Return the residual's norm. Also compute the maximum, as NPB does, since that exchanges messages."""
         inner = self._r[self._top][_INNER, _INNER, _INNER]
         total, maximum = np.zeros(1), np.zeros(1)
         await self._comm.Allreduce(np.array([np.sum(inner * inner)]).data, total.data)
@@ -279,7 +281,7 @@ def _stencil(values: Array, factors: tuple[float, float, float, float]) -> Array
 
 
 def _neighbours(distance: int) -> Iterator[tuple[slice, slice, slice]]:
-    """Yield the inner points' neighbours that differ along `distance` axes."""
+    """Yield array indices of the inner points' neighbours that differ along `distance` axes."""
     for axes in combinations(range(3), distance):
         for signs in range(1 << distance):
             parts = [_INNER, _INNER, _INNER]
@@ -288,12 +290,12 @@ def _neighbours(distance: int) -> Iterator[tuple[slice, slice, slice]]:
             yield parts[0], parts[1], parts[2]
 
 
-def _doubled(values: Array, axis: int) -> Array:
+def _insert_means(values: Array, axis: int) -> Array:
     """Insert the mean of each two adjacent points between them."""
     shape: list[Any] = list(values.shape)
     shape[axis] = 2 * shape[axis] - 1
     result = np.empty(shape)
-    result[along(axis, slice(0, None, 2))] = values
-    low, high = values[along(axis, slice(0, -1))], values[along(axis, slice(1, None))]
-    result[along(axis, slice(1, None, 2))] = (low + high) / 2
+    result[axis_index(axis, slice(0, None, 2))] = values
+    low, high = values[axis_index(axis, slice(0, -1))], values[axis_index(axis, slice(1, None))]
+    result[axis_index(axis, slice(1, None, 2))] = (low + high) / 2
     return result

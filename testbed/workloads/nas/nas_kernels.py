@@ -1,4 +1,4 @@
-"""Workload ``nas``: a kernel of NPB, or only its messages."""
+"""Workload ``nas``: one kernel of the NAS Parallel Benchmarks (NPB), or only its messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testbed.workloads.nas.problem_classes import CG, FT, IS, MG
 
 
 class Problem(Protocol):
-    """A class of a kernel."""
+    """A problem class of a kernel."""
 
     @property
     def iterations(self) -> int: ...
@@ -27,7 +27,7 @@ _SECOND: Final = 1e9  # ns
 
 
 class Kernel(Protocol):
-    """One rank of a kernel. Only `solve` is measured."""
+    """One rank of a kernel. Only the time of `solve` is measured."""
 
     async def prepare(self) -> None: ...
 
@@ -41,10 +41,10 @@ class Kernel(Protocol):
 class Nas(Workload):
     """NAS Parallel Benchmarks: the kernels IS, CG, MG and FT, verified, or only their messages.
 
-    kernel, problem: as in NPB's "is.S". The number of ranks is rounded down to a power of two. schedule: exchange the
-    kernel's messages without its data, and use each rank's processor for the time of NPB's number of operations.
-    mops: millions of operations per second; the default is not of a published machine.
-    iterations: iterations of a schedule, up to the class's number; 0: all.
+    kernel, problem: kernel and class, as in NPB's "is.S". The number of ranks is rounded down to a power of two. schedule:
+    exchange the kernel's messages without its data, and use each rank's processor for the time of NPB's number of
+    operations. mops: millions of operations per second of a processor; the default is that of no published machine.
+    iterations: number of iterations of a schedule, up to that of the class; 0: all.
     """
 
     supports_restarts = False
@@ -69,23 +69,23 @@ class Nas(Workload):
             )
 
     @property
-    def chosen(self) -> Any:
-        """The kernel's problem class."""
+    def problem_class(self) -> Any:
+        """The kernel's problem class, with the iterations of a schedule."""
         problem: Any = _CLASSES[self.kernel][self.problem]
         return replace(problem, iterations=self.iterations) if self.iterations else problem
 
     async def rank(self, comm: Comm, node: Node) -> None:
         ranks = 1 << (comm.size.bit_length() - 1)
-        limit = _most_ranks(self.kernel, self.problem)
+        limit = _max_ranks(self.kernel, self.problem)
         if ranks > limit:
             raise ValueError(f"{self.kernel}.{self.problem} runs on up to {limit} ranks, not {ranks}")
         group = await comm.Split(0 if comm.rank < ranks else UNDEFINED, comm.rank)
         if group is not None:
-            await self._measured(group, node)
+            await self._measure(group, node)
             group.Free()
 
-    async def _measured(self, comm: Comm, node: Node) -> None:
-        kernel = self._kernel(comm, node)
+    async def _measure(self, comm: Comm, node: Node) -> None:
+        kernel = self._make_kernel(comm, node)
         await kernel.prepare()
         await comm.Barrier()
         start_time = node.now()
@@ -96,7 +96,7 @@ class Nas(Workload):
         if times is None:
             return
         slowest = max(times)
-        operations = self.chosen.operations()
+        operations = self.problem_class.operations()
         rate = {"mops": operations / _MILLION / slowest * _SECOND} if slowest else {}
         verified = {} if self.schedule else {"verified": True, "value": value}
         node.row(
@@ -104,14 +104,14 @@ class Nas(Workload):
             **rate, **verified,
         )  # fmt: skip
 
-    def _kernel(self, comm: Comm, node: Node) -> Kernel:
+    def _make_kernel(self, comm: Comm, node: Node) -> Kernel:
         try:
             import numpy  # noqa: F401  optional
         except ImportError:
             raise TestbedError("NAS kernels need NumPy: pip install 'netns-testbed[mpi]'") from None
         if self.schedule:
-            return _Scheduled(self, comm, node)
-        problem = self.chosen
+            return _Schedule(self, comm, node)
+        problem = self.problem_class
         if self.kernel == "is":
             from testbed.workloads.nas.integer_sort import IntegerSort
 
@@ -129,11 +129,11 @@ class Nas(Workload):
         return FourierTransform(comm, problem)
 
 
-class _Scheduled:
-    """Messages of a kernel."""
+class _Schedule:
+    """A kernel's messages and simulated computation, in place of the kernel."""
 
-    def __init__(self, form: Nas, comm: Comm, node: Node) -> None:
-        self._form = form
+    def __init__(self, workload: Nas, comm: Comm, node: Node) -> None:
+        self._workload = workload
         self._comm = comm
         self._node = node
 
@@ -142,16 +142,17 @@ class _Scheduled:
     async def solve(self) -> None:
         from testbed.workloads.nas.schedules import SCHEDULES, Messages
 
-        await SCHEDULES[self._form.kernel](Messages(self._comm), self._form.chosen, self._compute)
+        schedule = SCHEDULES[self._workload.kernel]
+        await schedule(Messages(self._comm), self._workload.problem_class, self._compute)
 
     async def verify(self) -> float:
         return 0.0
 
     async def _compute(self, operations: float) -> None:
-        await self._node.compute(round(operations / (self._form.mops * _MILLION) * _SECOND))
+        await self._node.compute(round(operations / (self._workload.mops * _MILLION) * _SECOND))
 
 
-def _most_ranks(kernel: str, problem: str) -> int:
+def _max_ranks(kernel: str, problem: str) -> int:
     """Return the maximum number of ranks of a problem."""
     if kernel == "ft":
         return FT[problem].shape[2]

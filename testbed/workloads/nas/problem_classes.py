@@ -14,9 +14,9 @@ STEPS_OF_CG: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class IsClass:
-    """Integer sort. log_keys, log_max, log_buckets: powers of two. indexes, ranks: indexes and ranks of the keys of the
-    partial verification. growth: (factor, offset) of each: after iteration i its rank has changed by factor * (i -
-    offset)."""
+    """Integer sort. log_keys, log_max, log_buckets: binary logarithms of the number of keys, of the limit of keys, and of
+    the number of buckets. indexes, ranks: indexes and ranks of the test keys (partial verification). growth: (factor,
+    offset) of each test key: after iteration i its rank has changed by factor * (i - offset)."""
 
     log_keys: int
     log_max: int
@@ -57,8 +57,8 @@ class CgClass:
 
 @dataclass(frozen=True, slots=True)
 class MgClass:
-    """Multigrid. log_edge: power of two of the grid's edge. smoother: factors of the centre, of faces and of edges. norm:
-    verification value."""
+    """Multigrid. log_edge: binary logarithm of the number of points along an edge of the grid. smoother: factors of the
+    centre, of faces and of edges. norm: verification value."""
 
     log_edge: int
     iterations: int
@@ -75,7 +75,7 @@ class MgClass:
 
 @dataclass(frozen=True, slots=True)
 class FtClass:
-    """Fourier transforms. shape: nx, ny, nz. checksums: verification values of the iterations; empty: not included."""
+    """Fourier transforms. shape: nx, ny, nz. checksums: verification values of the iterations; empty: not included here."""
 
     shape: tuple[int, int, int]
     iterations: int
@@ -87,8 +87,8 @@ class FtClass:
 
     def operations(self) -> float:
         logarithm = log(self.points)
-        each = 14.8157 + 7.19641 * logarithm + (5.23518 + 7.21113 * logarithm) * self.iterations
-        return self.points * each
+        operations_per_point = 14.8157 + 7.19641 * logarithm + (5.23518 + 7.21113 * logarithm) * self.iterations
+        return self.points * operations_per_point
 
 
 _UP_THREE: Final = ((1, 0), (1, 0), (1, 0), (-1, 0), (-1, 0))

@@ -1,5 +1,6 @@
 """NPB's random numbers: x(n) = 5^13 x(n - 1) mod 2^46, x(0) = 314159265 (RNR-94-007, section 2.3). Number n is
-x(n) / 2^46. Any number can be computed directly, so that each rank computes its part. IS makes its keys from them."""
+x(n) / 2^46. Any number can be computed directly, so each rank computes only the numbers that it needs. IS makes its keys
+from them."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ _BITS: Final = 46
 _SEED: Final = 314_159_265
 _MULTIPLIER: Final = 5**13
 _MODULUS: Final = 1 << _BITS
-_NUMBERS_PER_KEY: Final = 4  # random numbers
-_CHUNK_KEYS: Final = 1 << 20  # keys per chunk
+_NUMBERS_PER_KEY: Final = 4
+_KEYS_PER_CHUNK: Final = 1 << 20
 _STREAM_CHUNK: Final = 1 << 16  # numbers that a stream computes together
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -43,7 +44,7 @@ def numbers(first: int, count: int) -> Array:
 
 
 def stream(first: int) -> Iterator[float]:
-    """Yield the numbers of `numbers` one by one, infinitely."""
+    """Yield the numbers of `numbers` one by one, without end."""
     while True:
         yield from numbers(first, _STREAM_CHUNK).tolist()
         first += _STREAM_CHUNK
@@ -58,5 +59,5 @@ def make_keys(problem: IsClass, first: int, count: int) -> Array:
 
 def key_chunks(problem: IsClass, first: int, count: int) -> Iterator[Array]:
     """Yield the keys of `make_keys` in chunks."""
-    for begin in range(first, first + count, _CHUNK_KEYS):
-        yield make_keys(problem, begin, min(_CHUNK_KEYS, first + count - begin))
+    for start in range(first, first + count, _KEYS_PER_CHUNK):
+        yield make_keys(problem, start, min(_KEYS_PER_CHUNK, first + count - start))

@@ -1,8 +1,9 @@
-"""Schedules of the kernels: their messages in order, by sender, receiver and size but without data, and simulated
+"""Schedules of the kernels: their messages with sender, receiver, size and order, but without data, and simulated
 computation.
 
-All messages use the same block of memory, as long as the longest. For IS each rank counts its keys by bucket, which defines
-the sizes of its messages. tests/unit/workloads/test_nas_schedules.py compares the schedules with the kernels.
+All messages of a rank use the same memory, which is as long as the longest message. For IS each rank counts its keys by
+bucket, which determines the sizes of its messages. tests/unit/workloads/test_nas_schedules.py compares the schedules with
+the kernels.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from protocols.mpi.requests import Request
 from testbed.workloads.form import Comm
 from testbed.workloads.nas.conjugate_gradient import RankGrid
 from testbed.workloads.nas.integer_sort import (
-    TESTED,
-    change,
+    TEST_KEYS,
+    bucket_ends,
+    change_keys,
     count_buckets,
-    last_buckets,
-    parcels,
+    keys_per_rank,
 )
 from testbed.workloads.nas.multigrid import AXES, RankBox
 from testbed.workloads.nas.problem_classes import (
@@ -37,15 +38,16 @@ from testbed.workloads.nas.problem_classes import (
 from testbed.workloads.nas.random_numbers import key_chunks, make_keys
 
 Compute = Callable[[float], Awaitable[None]]
-"""Use the processor for the time of a number of operations."""
+"""Function that uses the processor for the time of a number of operations."""
 
-_REAL: Final = 8  # bytes
+# Sizes in bytes.
+_REAL: Final = 8
 _COMPLEX: Final = 16
 _INT: Final = 4
 
 
 class Messages:
-    """Messages of one rank, by size in bytes."""
+    """Messages of one rank without data. All sizes are in bytes."""
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
@@ -77,9 +79,9 @@ class Messages:
             await self.swap(comm.rank ^ step, block, block)
 
     async def alltoallv(self, out: Sequence[int], into: Sequence[int]) -> None:
-        nowhere = [0] * self.comm.size
-        sent: list[Any] = [self.out(max(out)), out, nowhere, BYTE]
-        received: list[Any] = [self.into(max(into)), into, nowhere, BYTE]
+        displacements = [0] * self.comm.size
+        sent: list[Any] = [self.out(max(out)), out, displacements, BYTE]
+        received: list[Any] = [self.into(max(into)), into, displacements, BYTE]
         await self.comm.Alltoallv(sent, received)
 
 
@@ -89,43 +91,45 @@ async def integer_sort(messages: Messages, problem: IsClass, compute: Compute) -
     counts = np.zeros(problem.buckets, np.int64)
     for keys in key_chunks(problem, comm.rank * share, share):
         counts += count_buckets(problem, keys)
-    first = make_keys(problem, comm.rank * share, min(share, 2 * ITERATIONS_OF_IS + 1))  # some of these keys change
-    half = problem.operations() / comm.size / problem.iterations / 2
+    first = make_keys(
+        problem, comm.rank * share, min(share, 2 * ITERATIONS_OF_IS + 1)
+    )  # only some of these keys change
+    half_operations = problem.operations() / comm.size / problem.iterations / 2
     for iteration in range(1, problem.iterations + 1):
         if comm.rank == 0:
             counts -= count_buckets(problem, first)
-            change(problem, first, iteration)
+            change_keys(problem, first, iteration)
             counts += count_buckets(problem, first)
-        contribution = np.zeros(problem.buckets + TESTED, np.int32)
+        contribution = np.zeros(problem.buckets + TEST_KEYS, np.int32)
         contribution[: problem.buckets] = counts
-        await compute(half)
+        await compute(half_operations)
         totals, received = np.zeros_like(contribution), np.zeros(comm.size, np.int32)
         await comm.Allreduce(contribution.data, totals.data)
-        ends = last_buckets(totals[: problem.buckets].astype(np.int64), comm.size)
-        sent = parcels(contribution[: problem.buckets], ends)
+        ends = bucket_ends(totals[: problem.buckets].astype(np.int64), comm.size)
+        sent = keys_per_rank(contribution[: problem.buckets], ends)
         await comm.Alltoall(sent.data, received.data)
         await messages.alltoallv((_INT * sent).tolist(), (_INT * received).tolist())
-        await compute(half)
+        await compute(half_operations)
 
 
 async def conjugate_gradient(messages: Messages, problem: CgClass, compute: Compute) -> None:
     comm = messages.comm
     grid = RankGrid.of(problem.order, comm.size, comm.rank)
     partners = grid.partners()
-    ours, other, piece = (end - begin for begin, end in (grid.half(), grid.half(other=True), grid.piece))
-    each = problem.operations() / comm.size / problem.iterations / (STEPS_OF_CG + 1)
+    own, other, piece = (end - start for start, end in (grid.half(), grid.half(other=True), grid.piece))
+    step_operations = problem.operations() / comm.size / problem.iterations / (STEPS_OF_CG + 1)
 
     async def add_up(count: int) -> None:
         for partner in reversed(partners):
             await messages.swap(partner, _REAL * count, _REAL * count)
 
     async def multiply() -> None:
-        await compute(each)
+        await compute(step_operations)
         for partner in partners:
-            halves = grid.wide == 2 and partner == partners[0]
-            await messages.swap(partner, _REAL * (other if halves else ours), _REAL * ours)
+            is_other_half = grid.aspect == 2 and partner == partners[0]
+            await messages.swap(partner, _REAL * (other if is_other_half else own), _REAL * own)
         if grid.transposed != comm.rank:
-            await messages.swap(grid.transposed, _REAL * ours, _REAL * piece)
+            await messages.swap(grid.transposed, _REAL * own, _REAL * piece)
 
     for _ in range(problem.iterations):
         await add_up(1)
@@ -139,8 +143,8 @@ async def conjugate_gradient(messages: Messages, problem: CgClass, compute: Comp
 
 
 class _MultiGridSchedule:
-    """Schedule of MG. All passes over the points take the same time per point: four passes on each level, two on the
-    coarsest, share an iteration's operations."""
+    """Schedule of MG. An iteration's operations are divided among passes over the points, all with the same number of
+    operations per point: four passes on each level, two on the coarsest."""
 
     def __init__(self, messages: Messages, problem: MgClass, compute: Compute) -> None:
         self._messages = messages
@@ -195,9 +199,9 @@ class _MultiGridSchedule:
             points[axis] = 2
             size = _REAL * points[0] * points[1] * points[2]
             distance = box.stride(axis, level + 1)
-            if role == "gives":
+            if role == "sender":
                 await messages.comm.Send(messages.out(size), box.neighbour(axis, -distance), axis)
-            elif role == "takes":
+            elif role == "receiver":
                 await messages.comm.Recv(messages.into(size), box.neighbour(axis, distance), axis)
 
     async def _exchange(self, level: int) -> None:
@@ -209,13 +213,15 @@ class _MultiGridSchedule:
             for each in range(3):
                 if each != axis:
                     size *= box.points(each, level) + (2 if each > axis else 0)
-            away = [(direction, box.neighbour(axis, direction * box.stride(axis, level))) for direction in (1, -1)]
+            neighbours = [
+                (direction, box.neighbour(axis, direction * box.stride(axis, level))) for direction in (1, -1)
+            ]
             into, out = messages.into(2 * size), messages.out(size)
             requests = [
                 await messages.comm.Irecv(into[number * size : (number + 1) * size], rank, 1 - direction)
-                for number, (direction, rank) in enumerate(reversed(away))
+                for number, (direction, rank) in enumerate(reversed(neighbours))
             ]
-            requests += [await messages.comm.Isend(out, rank, direction + 1) for direction, rank in away]
+            requests += [await messages.comm.Isend(out, rank, direction + 1) for direction, rank in neighbours]
             await Request.Waitall(requests)
 
 
@@ -226,11 +232,11 @@ async def multigrid(messages: Messages, problem: MgClass, compute: Compute) -> N
 async def fourier_transform(messages: Messages, problem: FtClass, compute: Compute) -> None:
     comm = messages.comm
     block = _COMPLEX * problem.points // comm.size**2
-    half = problem.operations() / comm.size / (problem.iterations + 1) / 2
+    half_operations = problem.operations() / comm.size / (problem.iterations + 1) / 2
     for iteration in range(problem.iterations + 1):
-        await compute(half)
+        await compute(half_operations)
         await messages.alltoall(block)
-        await compute(half)
+        await compute(half_operations)
         if iteration:
             await comm.Reduce([messages.out(_COMPLEX), DOUBLE], [messages.into(_COMPLEX), DOUBLE])
 

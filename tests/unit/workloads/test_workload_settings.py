@@ -10,7 +10,7 @@ import pytest
 from testbed.errors import DescriptionError
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.lookup import choose
-from testbed.workloads.workload_settings import Duration, Rate, Share, Size, Sizes, checked, pairs, parse_sizes
+from testbed.workloads.workload_settings import Duration, Rate, Share, Size, Sizes, pairs, parse_settings, parse_sizes
 
 
 class EverySetting(Workload):
@@ -66,19 +66,21 @@ async def function_workload(comm: Comm, node: Node, *, count: int = 3, wait: Dur
     ],
 )
 def test_a_text_is_converted_to_its_value(name: str, text: str, value: object) -> None:
-    values = checked(EverySetting, {name: text}, "it")
+    values = parse_settings(EverySetting, {name: text}, "it")
     assert values == {name: value}
     assert type(values[name]) is type(value)
 
 
 def test_values_of_the_declared_type_are_not_converted() -> None:
     settings = asdict(EverySetting(count=5, wait=7, sizes=(9,), limit=None))
-    assert asdict(EverySetting(**checked(EverySetting, settings, "it"))) == settings
+    assert asdict(EverySetting(**parse_settings(EverySetting, settings, "it"))) == settings
 
 
 def test_all_errors_are_reported_at_once_with_the_expected_value_and_the_nearest_name() -> None:
     with pytest.raises(DescriptionError) as caught:
-        checked(EverySetting, {"cuont": "1", "wait": "10", "count": "x", "pattern": "secnod", "quick": "perhaps"}, "it")
+        parse_settings(
+            EverySetting, {"cuont": "1", "wait": "10", "count": "x", "pattern": "secnod", "quick": "perhaps"}, "it"
+        )
     message = str(caught.value)
     assert "5 problems" in message
     for part in ("did you mean 'count'?", "a duration", "a whole number", "did you mean 'second'?", "one of true"):
