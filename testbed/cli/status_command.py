@@ -151,7 +151,7 @@ def _direction_document(direction: DirectionCounters, impairment: Impairment) ->
 
 
 def _print(status: ClusterStatus) -> None:
-    """Print the cluster as a tree: nodes with their NICs, each with its link and counters; then the links between switches."""
+    """Print the cluster as a tree: nodes with their NICs, each with its link and counters, and the links of switches."""
     from testbed.cluster.records.status import summary
 
     state = status.state

@@ -279,8 +279,8 @@ class SimulatedCluster(ClusterUnderTest):
 
 @dataclass(eq=False, repr=False)
 class LiveCluster(ClusterUnderTest):
-    """A cluster of namespaces, for the duration of a test. running: the cluster. directory: directory of its state. baseline:
-    its counters at the start of the test."""
+    """A cluster of namespaces, for the duration of a test. running: the cluster. directory: directory of its state.
+    baseline: its counters at the start of the test."""
 
     mode = "live"
 

@@ -10,7 +10,7 @@ from testbed.errors import DescriptionError, Problem
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.elements import Defaults, Link, Node, Switch
 from testbed.spec.generators import SHAPES
-from testbed.spec.model import NO_NODE, DEFAULT_NETWORK, Description, read_heading
+from testbed.spec.model import DEFAULT_NETWORK, NO_NODE, Description, read_heading
 from testbed.spec.names import check_name
 from testbed.spec.parser import read, read_list
 from testbed.spec.problems import MismatchError, format_value, join_alternatives, nearest
@@ -61,9 +61,9 @@ def assemble(data: Mapping[str, object], source: str, cls: type[D], name: str = 
         defaults=heading_for_checks.defaults if heading_for_checks else Defaults(),
         network=heading_for_checks.network if heading_for_checks else DEFAULT_NETWORK,
         network6=heading_for_checks.network6 if heading_for_checks else None,
-        node_places=(None,) * len(generated.nodes) + nodes.places,
-        switch_places=(None,) * len(generated.switches) + switches.places,
-        link_places=(None,) * len(generated.links) + links.places,
+        node_indices=(None,) * len(generated.nodes) + nodes.indices,
+        switch_indices=(None,) * len(generated.switches) + switches.indices,
+        link_indices=(None,) * len(generated.links) + links.indices,
         doubtful_nodes=frozenset(len(generated.nodes) + index for index in nodes.doubtful),
         doubtful_links=frozenset(len(generated.links) + index for index in links.doubtful),
         doubtful_defaults=heading_for_checks is None

@@ -129,8 +129,8 @@ class Fault(Element):
         return problems
 
     def times(self, horizon: int) -> list[tuple[int, int | None]]:
-        """Return the beginning and end of each occurrence, nanoseconds; None: the run's end. A repeated fault without 'to' is
-        repeated until the horizon. Raises MismatchError for more than MAX_TIMES occurrences."""
+        """Return the beginning and end of each occurrence, nanoseconds; None: the run's end. A repeated fault without 'to'
+        is repeated until the horizon. Raises MismatchError for more than MAX_TIMES occurrences."""
         if self.every is None:
             end = self.to if self.to is not None else self.begin + self.for_ if self.for_ is not None else None
             return [(self.begin, end)]

@@ -47,7 +47,8 @@ class Shape(Element):
         """Yield the ends of all links, in order."""
         raise NotImplementedError
 
-    # Generated parts are valid by construction. They are copies of an unvalidated part, so that no validator is compiled.
+    # Generated elements are valid by construction. They are copies of an element made without validation, so that no
+    # validator is built.
 
     def make_nodes(self) -> tuple[Node, ...]:
         node = Node.model_construct(name="")
@@ -83,10 +84,10 @@ class BackToBack(Shape):
 class Switched(Shape):
     """A shape with switches."""
 
-    kind: KindName = Field(ETHERNET.name, description="Of the switches.")
+    kind: KindName = Field(ETHERNET.name, description="Kind of the switches.")
 
     def make_switches(self) -> tuple[Switch, ...]:
-        """Make the switches, each with the ports it needs, or the default number if that is larger."""
+        """Make the switches. A switch that needs more ports than its kind has by default declares their number."""
         used = Counter(end for cable in self.cables() for end in cable)
         names = [f"s{number}" for number in range(1, self.sizes()[1] + 1)]
         switch = Switch.model_construct(name="", kind=self.kind)
@@ -97,7 +98,7 @@ class Switched(Shape):
 class _Sized(Switched):
     """A shape with a given number of nodes."""
 
-    nodes: Count = Field(description="How many nodes.")
+    nodes: Count = Field(description="Number of nodes.")
 
     def cluster_name(self) -> str:
         return f"{self.name}-{self.nodes}"
@@ -110,7 +111,8 @@ class _Sized(Switched):
         yield from ((f"n{number}", f"s{number}") for number in range(1, self.nodes + 1))
 
 
-def _on_one_switch(count: int, previous_values: Mapping[str, Any]) -> int:
+def _fit_on_one_switch(count: int, previous_values: Mapping[str, Any]) -> int:
+    """Check that a switch of the shape's kind can have this number of ports. Raises MismatchError."""
     kind = kind_of(previous_values.get("kind", ETHERNET.name))
     if not kind.modelled and count > kind.max_ports:
         raise MismatchError(too_many_ports("", count, kind).expected)
@@ -122,7 +124,7 @@ class Star(_Sized):
 
     name = "star"
     shape: Literal["star"] = "star"
-    nodes: Count = Field(late=_on_one_switch, description="How many nodes.")
+    nodes: Count = Field(late=_fit_on_one_switch, description="Number of nodes.")
 
     def purpose(self) -> str:
         return f"{_nodes(self.nodes)} on one switch"
@@ -153,7 +155,7 @@ class Ring(Line):
 
     name = "ring"
     shape: Literal["ring"] = "ring"  # type: ignore[assignment]
-    nodes: Annotated[int, Bounds(ge=3, le=MAX_NODES)] = Field(description="How many nodes.")
+    nodes: Annotated[int, Bounds(ge=3, le=MAX_NODES)] = Field(description="Number of nodes.")
 
     def purpose(self) -> str:
         return f"{_nodes(self.nodes)}, each on a separate switch, the switches in a ring"
@@ -169,7 +171,7 @@ class FullMesh(_Sized):
     name = "full-mesh"
     shape: Literal["full-mesh"] = "full-mesh"
     # 200 switches have 19,900 links between them.
-    nodes: Annotated[int, Bounds(ge=1, le=200)] = Field(description="How many nodes.")
+    nodes: Annotated[int, Bounds(ge=1, le=200)] = Field(description="Number of nodes.")
 
     def purpose(self) -> str:
         return f"{_nodes(self.nodes)}, each on a separate switch, every switch linked to every other"
@@ -234,7 +236,9 @@ class Dumbbell(Switched):
     right: Annotated[int, Bounds(ge=1, lt=MAX_BRIDGE_PORTS)] = Field(
         description="Number of nodes on the second switch."
     )
-    bottleneck: Impairments = Field(default_factory=Impairments, description="Impairments of the link between them.")
+    bottleneck: Impairments = Field(
+        default_factory=Impairments, description="Impairments of the link between the switches."
+    )
 
     def cluster_name(self) -> str:
         return f"dumbbell-{self.left + self.right}"

@@ -1,4 +1,4 @@
-"""A layout as a Graphviz graph: ``dot -Tsvg`` draws it."""
+"""Conversion of a layout to a Graphviz graph, which ``dot -Tsvg`` draws."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from testbed.spec.units import format_duration, format_probability, format_rate,
 
 
 def to_dot(layout: Layout) -> str:
-    """Return DOT text: nodes as boxes with their address, switches as ellipses, port numbers at the ends of the links,
-    and the links' impairments."""
+    """Return the graph in DOT: nodes as boxes with their address, switches as ellipses, links with the names of their NICs
+    or numbers of their ports at both ends, and with their impairments."""
     lines = [
         f"graph {_quote(layout.name)} {{",
         "  node [fontname=sans];",
@@ -36,7 +36,7 @@ def to_dot(layout: Layout) -> str:
 
 
 def _quote(text: str) -> str:
-    # For names, addresses and quantities DOT's quoted strings have the escapes of JSON's.
+    # For names, addresses and quantities, DOT's strings have the same escapes as JSON's.
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -48,7 +48,7 @@ def _label(forward: Impairment, backward: Impairment) -> str:
 
 
 def describe_impairment(impairment: Impairment) -> str:
-    """Describe one direction's impairments briefly: ``delay 10us, loss 1%``; empty if there are none."""
+    """Describe the impairments of one direction briefly: ``delay 10us, loss 1%``; empty if there are none."""
     parts = []
     if impairment.delay:
         parts.append(f"delay {format_duration(impairment.delay)}")

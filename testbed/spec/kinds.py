@@ -22,14 +22,14 @@ CELLS: Final = "cells"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of network: of its switches and links. name: in descriptions. title: in sentences.
+    """A kind of network, and so of its switches and links. name: name in descriptions. title: name in sentences.
 
     ports: default number of a switch's ports; 0: as many as its links need. max_ports: maximum number of ports; 0: no
-    limit. why_max: reason of the maximum ("on ...: because ..."). lacks: keys of impairments that its links cannot have.
-    why_lacks: the reason. framing: header by which its switches forward instead of Ethernet addresses, so that
-    only protocols whose frames have it can cross the network; empty: Ethernet addresses. planned: its switches get
-    forwarding tables. modelled: its switches and links are simulated, also in the relay; otherwise a switch is a bridge of
-    the kernel. needs_switch: no link joins two nodes."""
+    limit. why_max: reason of the maximum ("on a ... switch: ..."). lacks: keys of impairments that its links cannot have.
+    why_lacks: the reason. framing: what its switches forward by instead of Ethernet addresses, such as source routes; only
+    protocols whose frames have it can cross the network; empty: Ethernet addresses. planned: whether its switches get
+    forwarding tables. modelled: whether its switches and links are simulated, in namespaces by the relay; otherwise a switch
+    is a bridge of the kernel. needs_switch: whether no link may join two nodes."""
 
     name: str
     title: str
@@ -45,12 +45,12 @@ class Kind:
 
     @property
     def refusal(self) -> str:
-        """Reason why the kernel's protocols cannot cross it, if it has a framing."""
+        """The reason why the kernel's protocols cannot cross it, for a kind with a framing."""
         return f"the kernel's datagrams have no {self.framing}, by which {self.title} forwards"
 
     @property
     def routed(self) -> bool:
-        """Whether it forwards by source routes; its NICs receive STOP and GO."""
+        """Whether it forwards by source routes; then its NICs receive STOP and GO."""
         return self.framing == SOURCE_ROUTES
 
     def unsupported(self, impairment: Impairment | Impairments) -> list[str]:
@@ -88,8 +88,8 @@ _BUILT_IN: Final = {kind.name: kind for kind in (ETHERNET, MYRINET, ATM)}
 
 
 def kind_of(name: str) -> Kind:
-    """Return the kind of that name. Raises NotFoundError, and TestbedError if a package's fabric cannot be imported or is
-    invalid."""
+    """Return the kind of that name. Raises NotFoundError, and TestbedError if the fabric of a package cannot be imported or
+    is invalid."""
     if name in _BUILT_IN:
         return _BUILT_IN[name]
     return registered(name)[1]
@@ -97,7 +97,7 @@ def kind_of(name: str) -> Kind:
 
 @cache
 def registered(name: str) -> tuple[object, Kind]:
-    """Return the fabric that a package has registered under that name, and its kind. Raises as `kind_of`."""
+    """Return the fabric that a package has registered under that name, and its kind. Raises the errors of `kind_of`."""
     fabric = registry.load(registry.FABRICS, name)
     kind = getattr(fabric, "kind", None)
     entry = registry.offered(registry.FABRICS)[name]

@@ -1,6 +1,6 @@
 """Layout of a cluster: its description with all values resolved.
 
-A layout is plain data without validation, and fast to load: commands that only read a running cluster load it from the
+A layout is plain data without validation, so that it loads fast: commands that only read a running cluster load it from the
 cluster's state. Times are integer nanoseconds, rates integer bit/s, sizes integer bytes, probabilities floats 0..1.
 """
 
@@ -25,15 +25,15 @@ BOTH: Final[tuple[DirectionName, DirectionName]] = ("forward", "backward")
 
 @dataclass(frozen=True, slots=True)
 class Impairment:
-    """Impairment of one direction of a link; all zero or empty means none.
+    """Impairment of one direction of a link; false if all values are zero or empty.
 
     delay is one-way. jitter is the spread of the distribution around the delay (standard deviation for normal,
     half-width for uniform); jitter_file is the path of its table or trace. rate 0 means unlimited, unless rate_trace is
-    the path of a file of delivery opportunities. queue is in bytes, queue_frames in frames; both 0 means derived from
-    the rate and the delay. gemodel is empty or p, r, 1-h, 1-k; loss_pattern is a text (see `losses`). corrupt_bits:
-    bits flipped in each corrupted frame; 0 means 1. A frame takes at least minimum_frame bytes of the rate, plus
-    overhead; cell_size is the payload of a cell, which takes cell_overhead bytes in addition. rules: texts of fault rules.
-    Files are loaded on use.
+    the path of a file of delivery opportunities. queue is in bytes, queue_frames in frames; if both are 0, the queue is
+    derived from rate and delay. gemodel is empty or p, r, 1-h, 1-k; loss_pattern is a text (see `losses`). corrupt_bits is
+    the number of bits flipped in each corrupted frame; 0 means 1. A frame counts against the rate with at least
+    minimum_frame bytes, plus overhead; cell_size is the payload of a cell, which counts with cell_overhead bytes in
+    addition. rules are texts of fault rules. Files are loaded on use.
     """
 
     delay: int = 0
@@ -66,7 +66,7 @@ _UNIMPAIRED = Impairment()
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A node's interface. addresses carry their prefix length: ``10.0.0.1/16``."""
+    """A node's interface. addresses: addresses with their prefix length, such as ``10.0.0.1/16``."""
 
     name: str
     mac: str
@@ -76,7 +76,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A static route: destination network, gateway address."""
+    """A static route. destination: a network, with its prefix length. via: address of the gateway."""
 
     destination: str
     via: str
@@ -84,11 +84,12 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A virtual computer. forwards: it routes IP between its NICs. cpu_share: cores (0.5 = half of one), 0 = no limit.
-    memory: bytes, 0 = no limit. files: absolute path -> content for programs in the node.
-    private_directories: absolute paths of directories of the node alone. cores: cores of its host in a
-    run; 0: as in its profile. caches: groups of cores that share a cache, if configured. ranks: the core of each
-    program of a run; empty: one program, on core 0. profile: name or file of its hardware's costs; empty: the run's."""
+    """A virtual computer. forwards: whether it routes IP between its NICs. cpus: CPUs that its processes may run on; empty:
+    all. cpu_share: limit in cores (0.5: half of one); 0: no limit. memory: limit in bytes; 0: no limit. environment:
+    variables of programs in the node. files: files that these see: absolute path -> content. private_directories: absolute
+    paths of directories of its own. cores: cores of its host in a run; 0: those of its profile. caches: groups of cores that
+    share a cache, if configured. ranks: the core of each program of a run; empty: one program, on core 0. profile: name or
+    file of its hardware's costs; empty: the run's."""
 
     name: str
     nics: tuple[Nic, ...]
@@ -109,13 +110,14 @@ class Node:
     @property
     def address(self) -> str:
         """The node's first address without its prefix length, to which its name resolves; empty if it has none."""
-        return next((a.partition("/")[0] for nic in self.nics for a in nic.addresses), "")
+        return next((address.partition("/")[0] for nic in self.nics for address in nic.addresses), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """A switch. ports: the numbers in use. learns: it learns addresses from traffic and floods to all ports; otherwise
-    it forwards by `forwarding` (MAC -> port number) and floods only to the ports in `tree` (a spanning tree)."""
+    """A switch. ports: the port numbers in use. learns: whether it learns addresses from traffic and floods to all ports;
+    otherwise it forwards by `forwarding` (MAC -> port number) and floods only to the ports in `tree`: those of its NICs and
+    of a spanning tree."""
 
     name: str
     kind: str
@@ -127,7 +129,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a link: a node and its NIC's name, or a switch and its port's number as text."""
+    """One end of a link. owner: a node or switch. port: name of the node's NIC, or number of the switch's port as text."""
 
     owner: str
     port: str
@@ -156,17 +158,17 @@ class Link:
 
     @property
     def model(self) -> Kind | None:
-        """The kind of its network if that is modelled; None: the kernel's pairs of interfaces and bridges."""
+        """The kind of its network if that is modelled; None: the kernel's veth pairs and bridges."""
         kind = kind_of(self.kind)
         return kind if kind.modelled else None
 
 
 @dataclass(frozen=True, slots=True)
 class Tunnel:
-    """The tunnel to a link's end on another machine: a VXLAN with this id, between two underlay addresses.
+    """The tunnel to a link's end on another machine: a VXLAN.
 
-    delay: one-way delay of the underlay, in ns; the datapath adds the rest of the link's delay. machine: the end's
-    machine.
+    end: the end on the other machine. vni: VXLAN's network identifier. local, remote: underlay addresses. delay: one-way
+    delay of the underlay, ns; the datapath adds the rest of the link's delay. machine: machine of `end`.
     """
 
     end: End
@@ -184,8 +186,8 @@ class Tunnel:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One machine's part of a cluster on several machines. tunnels: one for each link to another machine. mtu: MTU of the
-    tunnels. nodes: all nodes of the cluster, in its order; without files and variables."""
+    """What one machine's part of a cluster knows of the cluster. machine: the machine. mtu: MTU of the tunnels. tunnels: one
+    for each link to another machine. nodes: all nodes of the cluster, in its order, without files and environment."""
 
     machine: str
     mtu: int
@@ -195,8 +197,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A cluster with every name, port, address and table. slowed: the factor by which the times of its links and switches
-    are dilated (see `dilation`). part: if this is one machine's part, the rest of the cluster."""
+    """A cluster with every name, port, address and table, or one machine's part of it. slowed: the factor by which the times
+    of its links and switches are dilated (see `dilation`). part: for one machine's part, data of the whole cluster."""
 
     name: str
     seed: int
@@ -225,11 +227,13 @@ class Layout:
         return {kind.framing for kind in self.framed_nodes().values()}
 
     def keeps_order(self) -> bool:
-        """Whether no link reorders frames, without injected faults. Of the datapaths only netem reorders under jitter."""
-        sides = [(side, link.datapath) for link in self.links for side in (link.forward, link.backward)]
+        """Whether no link reorders frames, without injected faults. Of the datapaths, only netem reorders under jitter."""
         return not any(
-            side.reorder or (side.jitter and datapath == "netem") or any("delay" in rule for rule in side.rules)
-            for side, datapath in sides
+            impairment.reorder
+            or (impairment.jitter and link.datapath == "netem")
+            or any("delay" in rule for rule in impairment.rules)
+            for link in self.links
+            for impairment in (link.forward, link.backward)
         )
 
     @property
@@ -237,8 +241,8 @@ class Layout:
         """The layout with the cluster's nodes on all machines."""
         if self.part is None:
             return self
-        own = {node.name: node for node in self.nodes}
-        return replace(self, nodes=tuple(own.get(node.name, node) for node in self.part.nodes))
+        local = {node.name: node for node in self.nodes}
+        return replace(self, nodes=tuple(local.get(node.name, node) for node in self.part.nodes))
 
     def nodes_elsewhere(self) -> list[Node]:
         """Return the cluster's nodes on other machines."""

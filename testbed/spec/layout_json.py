@@ -1,4 +1,4 @@
-"""A layout as plain JSON data and back: contents of a cluster's state and of the commands' ``--json``.
+"""Conversion of layouts to JSON data and back, for the state of a cluster and for the commands' ``--json``.
 
 Default values are left out.
 """
@@ -39,8 +39,8 @@ _IMPAIRMENT_KEYS = (
 
 
 def to_json(layout: Layout, everywhere: list[Json] | None = None) -> Json:
-    """Convert to dictionaries, lists, text and numbers. everywhere: the nodes of `Part.nodes` as `nodes_to_json` returns
-    them, for several parts of a cluster; None: they are converted."""
+    """Convert to dictionaries, lists, text and numbers. everywhere: `Part.nodes` as converted by `nodes_to_json`, to convert
+    them once for all parts of a cluster; None: they are converted here."""
     return {
         "name": layout.name,
         "seed": layout.seed,
@@ -60,9 +60,9 @@ def nodes_to_json(nodes: Iterable[Node]) -> list[Json]:
 def from_json(data: Mapping[str, Any]) -> Layout:
     """Read a layout written by `to_json`. Raises ValueError for invalid data."""
     try:
-        layout = unchecked(data)
+        layout = from_json_unchecked(data)
     except KeyError as error:
-        raise ValueError(f"there is no {error}") from None
+        raise ValueError(f"the key {error} is missing") from None
     except (TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"invalid layout: {error}") from None
     check(layout, Layout)
@@ -70,9 +70,9 @@ def from_json(data: Mapping[str, Any]) -> Layout:
     return layout
 
 
-def unchecked(data: Mapping[str, Any]) -> Layout:
-    """Read like `from_json` without checks. The caller checks the types, and calls `check_ends`. Raises KeyError, TypeError,
-    AttributeError or IndexError for data that is not a layout."""
+def from_json_unchecked(data: Mapping[str, Any]) -> Layout:
+    """Read a layout like `from_json`, without checks. The caller must check the types, and call `check_ends`. Raises
+    KeyError, TypeError, AttributeError or IndexError for data that is not a layout."""
     return Layout(
         name=data["name"],
         seed=data["seed"],
@@ -247,7 +247,7 @@ def _to_link(data: Mapping[str, Any]) -> Link:
 
 
 def impairment_to_json(impairment: Impairment) -> Json:
-    """Convert to a table without zero and empty values."""
+    """Convert an impairment to a table without zero and empty values."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key in _IMPAIRMENT_KEYS

@@ -1,4 +1,4 @@
-"""Load descriptions from TOML files, shipped topologies, and ``star-N`` without a file."""
+"""Loading of descriptions from TOML files, of shipped topologies, and of ``star-N``, which needs no file."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from testbed.spec.model import NO_NODE, Description
 from testbed.spec.problems import format_value, nearest
 from testbed.spec.shipped import shipped_files, topologies
 
-__all__ = ["LARGEST_FILE", "Loaded", "from_dict", "load", "parse", "read_text", "table_of", "topologies"]
+__all__ = ["MAX_FILE_SIZE", "Loaded", "from_dict", "load", "parse", "read_text", "table_of", "topologies"]
 
 D = TypeVar("D", bound=Description)
 C = TypeVar("C", bound=Description, covariant=True)
 
-LARGEST_FILE = 4 * 2**20
+MAX_FILE_SIZE = 4 * 2**20
 """Maximum file size in bytes. 10,000 nodes, each on a separate switch, take less than half of it."""
 
-_MAX = f"{LARGEST_FILE >> 20} MiB"
+_MAX = f"{MAX_FILE_SIZE >> 20} MiB"
 _TOO_DEEP = ("tables or lists nested too deeply", "a few levels")
-_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_LOCATION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _DEEP = re.compile(r"""(?:(?:[\w-]{1,80}+|"[^"\n]{0,80}"|'[^'\n]{0,80}')[ \t]{0,8}+\.[ \t]{0,8}+){64}""", re.ASCII)
 """A dotted key of more than 64 parts; tomllib's time and memory grow with the square of this number."""
 
@@ -34,7 +34,7 @@ _STAR = re.compile(r"star-(\d{1,9})")
 
 @dataclass(frozen=True, slots=True)
 class Loaded(Generic[C]):
-    """A description and its origin: a file's resolved path, or ``topology:NAME``."""
+    """A description and its origin: the resolved path of its file, or ``topology:NAME``."""
 
     description: C
     origin: str
@@ -45,9 +45,9 @@ def load(source: str | Path) -> Loaded[Description]: ...
 @overload
 def load(source: str | Path, cls: type[D]) -> Loaded[D]: ...
 def load(source: str | Path, cls: type[Description] = Description) -> Loaded[Description]:
-    """Load the description from a file, a shipped topology, or ``star-N``.
+    """Load the description in a file, a shipped topology, or ``star-N``, as an instance of class cls.
 
-    A source is a file if it contains a ``/``, ends in ``.toml`` or exists as a file. Raises DescriptionError,
+    A source is a file if it is a Path, contains a ``/``, ends in ``.toml`` or exists as a file. Raises DescriptionError,
     NotFoundError, PermissionDeniedError.
     """
     text = str(source)
@@ -61,7 +61,7 @@ def load(source: str | Path, cls: type[Description] = Description) -> Loaded[Des
     if star:
         return Loaded(cls.star(int(star[1])), f"topology:star-{int(star[1])}")
     if text and _is_directory(text):
-        raise _directory(text)
+        raise _directory_error(text)
     guess = nearest(text, shipped)
     hint = f" — did you mean {guess!r}?" if guess else ""
     raise NotFoundError(
@@ -75,14 +75,15 @@ def parse(text: str, source: str) -> Description: ...
 @overload
 def parse(text: str, source: str, cls: type[D], name: str = "") -> D: ...
 def parse(text: str, source: str, cls: type[Description] = Description, name: str = "") -> Description:
-    """Parse the description in a TOML text. source: name for error messages. name: as in `assemble`."""
+    """Parse the description in a TOML text. source: name for error messages. name: see `assemble`. Raises
+    DescriptionError."""
     return from_dict(table_of(text, source), source, cls, name)
 
 
 def table_of(text: str, source: str) -> dict[str, object]:
     """Parse a TOML text. source: name for error messages. Raises DescriptionError."""
-    if len(text) > LARGEST_FILE:
-        raise _too_large(source)
+    if len(text) > MAX_FILE_SIZE:
+        raise _size_error(source)
     deep = _DEEP.search(text)
     if deep:
         line = text.count("\n", 0, deep.start()) + 1
@@ -92,7 +93,7 @@ def table_of(text: str, source: str) -> dict[str, object]:
     except RecursionError:
         raise DescriptionError(source, [Problem("", *_TOO_DEEP)]) from None
     except ValueError as error:
-        raise DescriptionError(source, [_syntax(text, str(error))]) from None
+        raise DescriptionError(source, [_syntax_problem(text, str(error))]) from None
 
 
 @overload
@@ -113,33 +114,32 @@ def _load_file(path: Path, cls: type[D]) -> Loaded[D]:
 
 
 def _is_descriptor(path: Path) -> bool:
-    """Whether it is a descriptor of this process, such as /dev/stdin, which may be a pipe."""
+    """Whether a path names a descriptor of this process, such as /dev/stdin, which may be a pipe."""
     return str(path) == "/dev/stdin" or str(path).startswith(("/dev/fd/", "/proc/self/fd/"))
 
 
 def read_text(path: Path) -> str:
-    """Read a file's text. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
+    """Read a text file of at most MAX_FILE_SIZE bytes. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
     source = str(path)
     try:
         if path.is_dir():
-            raise _directory(source)
+            raise _directory_error(source)
         if path.exists() and not path.is_file() and not _is_descriptor(path):
             raise DescriptionError(source, [Problem("", "a device, socket or named pipe", "a regular file")])
         with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
+            data = file.read(MAX_FILE_SIZE + 1)
     except FileNotFoundError:
         raise NotFoundError(f"there is no file {source}") from None
     except PermissionError:
         raise PermissionDeniedError(f"{source} cannot be read: permission denied") from None
     except (OSError, ValueError, RuntimeError) as error:
-        # A path with a NUL character, a loop of symbolic links, a name too long for the file system, a
-        # failing disk.
+        # Such as a path with a NUL character, a loop of symbolic links, a name too long for the file system, a failing disk.
         cause = getattr(error, "strerror", None) or str(error)
         raise DescriptionError(
             format_value(source), [Problem("", str(cause).lower(), "a readable TOML file")]
         ) from None
-    if len(data) > LARGEST_FILE:
-        raise _too_large(source)
+    if len(data) > MAX_FILE_SIZE:
+        raise _size_error(source)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -150,7 +150,7 @@ def read_text(path: Path) -> str:
 
 
 def _name_of(path: Path) -> str:
-    """Return the default name of a file's cluster; it may be invalid as a name."""
+    """Return the default name of the cluster in a file, which may be invalid as a name."""
     return path.name.removesuffix(".toml")
 
 
@@ -168,17 +168,17 @@ def _is_directory(text: str) -> bool:
         return False
 
 
-def _directory(source: str) -> DescriptionError:
+def _directory_error(source: str) -> DescriptionError:
     return DescriptionError(source, [Problem("", "a directory", "a TOML file")])
 
 
-def _too_large(source: str) -> DescriptionError:
+def _size_error(source: str) -> DescriptionError:
     return DescriptionError(source, [Problem("", f"more than {_MAX}", f"a description of at most {_MAX}")])
 
 
-def _syntax(text: str, message: str) -> Problem:
-    """Convert tomllib's message to a problem with its line."""
-    match = _PLACE.search(message)
+def _syntax_problem(text: str, message: str) -> Problem:
+    """Convert a message of tomllib to a problem with the line and column."""
+    match = _LOCATION.search(message)
     cause = message[: match.start()] if match else message
     if not match:
         return Problem("", "", f"valid TOML: {cause}")

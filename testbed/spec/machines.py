@@ -10,8 +10,8 @@
     underlay = "192.168.7.1"
     underlay_mtu = 9000
 
-Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. The properties of
-a machine are checked on the machine.
+Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. Whether a machine
+has the properties is checked on the machine.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from testbed.spec.names import MAX_PORT
 from testbed.spec.parser import read_list
 from testbed.spec.problems import MismatchError, format_value, item, join_alternatives, nearest
 
-SMALLEST_UNDERLAY_MTU = 576
-"""RFC 791: minimum datagram size that every IPv4 host accepts."""
+MIN_UNDERLAY_MTU = 576
+"""RFC 791, section 3.1: every host must accept datagrams of this size, in bytes."""
 
 
-def _word(value: str) -> str:
-    """Check a host name or a user: it becomes a command-line argument, and must not look like an option."""
-    if not value or value.startswith("-") or not value.isprintable() or any(sign in value for sign in " @/"):
+def _ssh_argument(value: str) -> str:
+    """Check a host name or a user name: it becomes an argument of ssh, and must not look like an option."""
+    if not value or value.startswith("-") or not value.isprintable() or any(character in value for character in " @/"):
         raise MismatchError("a name or an address that does not begin with '-' and has no space, '@' or '/'")
     return value
 
@@ -60,12 +60,12 @@ def _underlay(value: str) -> str:
     return str(address)
 
 
-Host = Annotated[str, After(_word), Schema({"type": "string", "examples": ["lab1.example.org", "192.168.7.1"]})]
+Host = Annotated[str, After(_ssh_argument), Schema({"type": "string", "examples": ["lab1.example.org", "192.168.7.1"]})]
 UnderlayAddress = Annotated[str, After(_underlay), Schema({"type": "string", "examples": ["192.168.7.1", "fd07::1"]})]
 
 
 class Machine(Element):
-    """A computer that is reached by ssh. Absent keys have OpenSSH's values, or the machine's."""
+    """A computer that is reached by ssh. For absent keys, OpenSSH's configuration or the machine's properties apply."""
 
     if TYPE_CHECKING:
 
@@ -86,7 +86,7 @@ class Machine(Element):
     underlay: UnderlayAddress | None = Field(
         None, description="Address in the network that carries links to other machines."
     )
-    underlay_mtu: Annotated[int, Bounds(ge=SMALLEST_UNDERLAY_MTU, le=MAX_MTU)] | None = Field(
+    underlay_mtu: Annotated[int, Bounds(ge=MIN_UNDERLAY_MTU, le=MAX_MTU)] | None = Field(
         None, description="MTU of that network; default: MTU of the interface with the underlay address."
     )
 
@@ -106,20 +106,21 @@ class Machines(Element):
 
 
 def load(path: str | Path) -> Machines:
-    """Load a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
+    """Load a machines file; relative paths of keys are made absolute. Raises DescriptionError, NotFoundError,
+    PermissionDeniedError."""
     file = Path(path)
     machines = parse(table_of(read_text(file), str(path)), str(path))
     base = file.absolute().parent
     problems: list[Problem] = []
     with_absolute_keys: list[Machine] = []
-    for place, machine in enumerate(machines.machines):
+    for index, machine in enumerate(machines.machines):
         key = machine.key
         try:
             absolute = str(base / Path(key).expanduser()) if key else None
-        except RuntimeError:  # '~user', who has no home directory
+        except RuntimeError:  # the user of '~user' does not exist
             problems.append(
                 Problem(
-                    f"{item('machine', place, machine.name)}.key", format_value(key), "a home directory that exists"
+                    f"{item('machine', index, machine.name)}.key", format_value(key), "a home directory that exists"
                 )
             )
             continue
@@ -130,7 +131,8 @@ def load(path: str | Path) -> Machines:
 
 
 def parse(data: Mapping[str, object], source: str = "TOML") -> Machines:
-    """Make the machines from a table with keys as in TOML. Raises DescriptionError with all problems."""
+    """Make the machines from a table as in TOML. source: name for error messages. Raises DescriptionError with all
+    problems."""
     known = ("machine",)
     problems = [
         Problem("", f"unknown key {format_value(key)}", f"the key {join_alternatives(known)}", nearest(key, known))
@@ -142,22 +144,23 @@ def parse(data: Mapping[str, object], source: str = "TOML") -> Machines:
         raise DescriptionError(source, problems)
     reading = read_list(Machine, data["machine"], "machine")
     problems += reading.problems
-    problems += _contradictions(list(zip(reading.places, reading.elements, strict=True)))
+    problems += _contradictions(list(zip(reading.indices, reading.elements, strict=True)))
     if problems:
         raise DescriptionError(source, problems)
     return Machines(machines=reading.elements)
 
 
 def _contradictions(machines: Sequence[tuple[int, Machine]]) -> list[Problem]:
-    """Return the problems of duplicate names and underlay addresses, and of underlays of both IP versions."""
+    """Return the problems of duplicate names and underlay addresses, and of underlays of both IP versions. machines: each
+    with its index in the file."""
     problems = []
     for key in ("name", "underlay"):
         counts = Counter(getattr(machine, key) for _, machine in machines)
         problems += [
             Problem(
-                f"{item('machine', place, machine.name)}.{key}", format_value(value), f"another {key} for each machine"
+                f"{item('machine', index, machine.name)}.{key}", format_value(value), f"another {key} for each machine"
             )
-            for place, machine in machines
+            for index, machine in machines
             if (value := getattr(machine, key)) is not None and counts[value] > 1
         ]
     versions = {":" in machine.underlay for _, machine in machines if machine.underlay is not None}

@@ -1,7 +1,7 @@
 """Description of a cluster: validated user input, in which names, ports and addresses may be absent.
 
-It is made from TOML (`Description.from_toml`, `Description.load`), by the builders (`Description.star(4)`), or from parts.
-Its layout has every name, port and address: see `resolver`.
+A description is made from TOML (`Description.from_toml`, `Description.load`), by a builder (`Description.star(4)`), or from
+its elements. Its layout has every name, port and address: see `resolver`.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ HEADING_OPTIONS = ("name", "seed", "network", "network6")
 class Heading(Element):
     """Keys of a description that concern the cluster as a whole."""
 
-    name: Name = Field(description="The cluster's name; default: the file's name without .toml.")
+    name: Name = Field(description="Name of the cluster; default: the file's name without .toml.")
     description: Annotated[str, Bounds(max_length=400)] = Field("", description="Purpose of the cluster, in one line.")
     seed: Annotated[int, Bounds(ge=0, lt=2**63)] = Field(0, description="Seed of all random fates.")
-    network: str = Field(DEFAULT_NETWORK, description="Pool of IPv4 addresses; each segment gets a part of it.")
+    network: str = Field(DEFAULT_NETWORK, description="Pool of IPv4 addresses; each segment gets a subnet of it.")
     network6: str | None = Field(None, description="Pool of IPv6 addresses; default: no IPv6.")
-    defaults: Defaults = Field(default_factory=Defaults, description="Defaults of all links.")
+    defaults: Defaults = Field(default_factory=Defaults, description="Defaults of all NICs and links.")
 
 
 class BuilderOptions(ImpairmentKeys, total=False):
-    """Options of every builder in addition to its parameters: name, seed, pools of addresses, MTU of all NICs, impairments
-    of all links, kind of its switches ("ethernet", "myrinet", "atm"), and tags: by tag, names of nodes ("n1") and links
-    ("n1--s1")."""
+    """Options of every builder in addition to its parameters, besides impairments of all links. name: name of the cluster.
+    seed: seed of the fates. network, network6: pools of addresses. mtu: MTU of all NICs. kind: kind of the switches, such as
+    "myrinet". tags: by tag, the names of nodes ("n1") and links ("n1--s1") that have it."""
 
     name: str
     seed: int
@@ -112,12 +112,12 @@ class Description(Heading):
             raise DescriptionError(self.name, problems)
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each part that is valid and probably a mistake: NICs of different MTUs in one network."""
+        """Return a sentence for each network with NICs of different MTUs, which is valid but probably a mistake."""
         return mtu_warnings(self.nodes, self.switches, self.links, self.defaults.mtu)
 
     @classmethod
     def load(cls, source: str | Path) -> Self:
-        """Load the description from a file or a shipped topology; see `loader.load`."""
+        """Load the description in a file or a shipped topology; see `loader.load`."""
         from testbed.spec.loader import load
 
         return load(source, cls).description
@@ -132,32 +132,32 @@ class Description(Heading):
     @classmethod
     def back_to_back(cls, **options: Unpack[BuilderOptions]) -> Self:
         """Make two nodes and one cable, without a switch."""
-        return cls._of(generators.BackToBack, {}, options)
+        return cls._generate(generators.BackToBack, {}, options)
 
     @classmethod
     def star(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
         """Make nodes on one switch: ``star(4, delay="10us", loss="1%")``."""
-        return cls._of(generators.Star, {"nodes": nodes}, options)
+        return cls._generate(generators.Star, {"nodes": nodes}, options)
 
     @classmethod
     def line(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
         """Make nodes, each on a separate switch, with the switches in a line."""
-        return cls._of(generators.Line, {"nodes": nodes}, options)
+        return cls._generate(generators.Line, {"nodes": nodes}, options)
 
     @classmethod
     def ring(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
         """Make three or more nodes, each on a separate switch, with the switches in a ring."""
-        return cls._of(generators.Ring, {"nodes": nodes}, options)
+        return cls._generate(generators.Ring, {"nodes": nodes}, options)
 
     @classmethod
     def full_mesh(cls, nodes: int, **options: Unpack[BuilderOptions]) -> Self:
         """Make nodes, each on a separate switch, with links between all switches."""
-        return cls._of(generators.FullMesh, {"nodes": nodes}, options)
+        return cls._generate(generators.FullMesh, {"nodes": nodes}, options)
 
     @classmethod
     def fat_tree(cls, k: int, **options: Unpack[BuilderOptions]) -> Self:
         """Make the k-ary fat tree: k^3/4 nodes, 5k^2/4 switches; k even."""
-        return cls._of(generators.FatTree, {"k": k}, options)
+        return cls._generate(generators.FatTree, {"k": k}, options)
 
     @classmethod
     def dumbbell(
@@ -168,19 +168,21 @@ class Description(Heading):
         **options: Unpack[BuilderOptions],
     ) -> Self:
         """Make two switches with nodes on each. bottleneck: impairments of the link between them."""
-        sizes = {"left": left, "right": right, "bottleneck": bottleneck or {}}
-        return cls._of(generators.Dumbbell, sizes, options)
+        parameters = {"left": left, "right": right, "bottleneck": bottleneck or {}}
+        return cls._generate(generators.Dumbbell, parameters, options)
 
     @classmethod
     def now(cls, **options: Unpack[BuilderOptions]) -> Self:
         """Make the Berkeley NOW: 100 nodes and 40 eight-port switches, of Myrinet by default."""
-        return cls._of(generators.Now, {}, options)
+        return cls._generate(generators.Now, {}, options)
 
     @classmethod
-    def _of(cls, kind: type[generators.Shape], sizes: Mapping[str, object], options: BuilderOptions) -> Self:
-        """Make a shape's cluster. sizes: the shape's own parameters."""
+    def _generate(
+        cls, model: type[generators.Shape], parameters: Mapping[str, object], options: BuilderOptions
+    ) -> Self:
+        """Make the cluster of a shape. parameters: the shape's own parameters."""
         kind_options = {"kind": options["kind"]} if "kind" in options else {}
-        shape = kind(**sizes, **kind_options)
+        shape = model(**parameters, **kind_options)
         known = (*HEADING_OPTIONS, "mtu", "tags", *IMPAIRMENT_KEYS)
         name = options.get("name", shape.cluster_name())
         link = {key: value for key, value in options.items() if key not in (*HEADING_OPTIONS, "mtu", "tags", "kind")}
@@ -188,8 +190,8 @@ class Description(Heading):
         defaults = {**mtu, "link": link} if link else mtu
         heading_options = {key: value for key, value in options.items() if key in HEADING_OPTIONS}
         heading, problems = read_heading({**heading_options, "name": name, "defaults": defaults}, known)
-        nodes, links, mistakes = add_tags(shape.make_nodes(), shape.make_links(), options.get("tags", {}))
-        problems += mistakes
+        nodes, links, tag_problems = add_tags(shape.make_nodes(), shape.make_links(), options.get("tags", {}))
+        problems += tag_problems
         if heading is None or problems:
             raise DescriptionError(str(name)[:63], problems)
         return cls(
@@ -212,5 +214,5 @@ HEADING_KEYS = (*keys(Heading), "generate", "tags", "node", "switch", "link")
 def read_heading(
     raw: Mapping[str, object], known: Sequence[str] = HEADING_KEYS
 ) -> tuple[Heading | None, list[Problem]]:
-    """Read the heading from a raw table, with its problems; see `parser.read`."""
+    """Read the heading in a raw table, and its problems; see `parser.read`."""
     return read(Heading, raw, "", known)

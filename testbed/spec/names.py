@@ -1,4 +1,4 @@
-"""Syntax of names, hardware addresses and CPU lists: a validator for each, whose error has the expected form.
+"""Syntax of names, hardware addresses and CPU lists: a validator for each, whose error describes the expected form.
 
 The rules for interface names are the kernel's (dev_valid_name, and the names reserved by its sysctl tree).
 """
@@ -34,7 +34,8 @@ MAX_CORES = 1024
 """Maximum number of cores of a modelled host."""
 
 MAX_RANKS = 64
-"""Maximum number of programs on a node; each has a function of the node's NIC, with a separate MAC address."""
+"""Maximum number of programs on a node. Each has a function of the node's NIC with a MAC address of its own, for which six
+bits are free (`placement.address_of`)."""
 
 
 def check_name(value: str) -> str:
@@ -48,7 +49,8 @@ def check_tag(value: str) -> str:
 
 
 def _check(value: str, pattern: re.Pattern[str], marks: str, expected: str) -> str:
-    """Check against a pattern of letters, digits and `marks`. The suggestion has dashes in place of invalid characters."""
+    """Check a text against a pattern of letters, digits and `marks`. The suggestion has '-' in place of invalid
+    characters."""
     if not pattern.match(value):
         valid = re.sub(rf"[^A-Za-z0-9{marks}]+", "-", value).strip(marks) if len(value) <= 63 else ""
         raise MismatchError(f"{expected} that begins with a letter or digit", valid)
@@ -80,23 +82,21 @@ def check_mac(value: str) -> str:
 
 
 def check_end(value: str) -> str:
-    """Check one end of a link: ``n1``, ``n1:eth0``, ``s1`` or ``s1:3``. The part after the colon is checked against the
-    elements in `validation`."""
+    """Check the syntax of a link's end: ``n1``, ``n1:eth0``, ``s1`` or ``s1:3``. `validation` checks whether the NIC or port
+    exists."""
     owner, colon, port = value.partition(":")
     if not _NAME.match(owner) or (colon and not _INTERFACE.match(port)):
-        raise MismatchError(
-            "a node or switch, with its NIC or port behind a colon if it matters ('n1', 'n1:eth0', 's1:3')"
-        )
+        raise MismatchError("a node or switch, optionally with a colon and its NIC or port ('n1', 'n1:eth0', 's1:3')")
     return value
 
 
 def check_cpus(value: object) -> tuple[int, ...]:
-    """Parse CPU numbers from ``"0-1,3"`` or a list; sorted, without repetitions. An empty list means all."""
+    """Parse CPU numbers in a text such as ``"0-1,3"`` or a list; return them sorted, each once. Empty: all CPUs."""
     expected = f"CPU numbers below {MAX_CPUS:,}, as a list or text such as '0-1,3'"
     numbers: set[int] = set()
     if isinstance(value, str) and len(value) <= 4096 and _CPUS.match(value):
-        for part in value.split(","):
-            first, dash, last = part.partition("-")
+        for range_text in value.split(","):
+            first, dash, last = range_text.partition("-")
             low, high = (int(text) if len(text.strip()) <= 5 else MAX_CPUS for text in (first, last if dash else first))
             if low > high:
                 raise MismatchError(expected, f"{high}-{low}")
@@ -119,14 +119,14 @@ def format_cpus(numbers: Sequence[int]) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> list[str]:
-    """Format numbers as ranges in order: ``0-1`` and ``3``."""
-    parts: list[list[int]] = []
+    """Return the texts of ranges of consecutive numbers, ascending: ``0-1`` and ``3``."""
+    bounds: list[list[int]] = []
     for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
+        if bounds and number == bounds[-1][1] + 1:
+            bounds[-1][1] = number
         else:
-            parts.append([number, number])
-    return [f"{low}" if low == high else f"{low}-{high}" for low, high in parts]
+            bounds.append([number, number])
+    return [f"{low}" if low == high else f"{low}-{high}" for low, high in bounds]
 
 
 def port_number(text: str) -> int:
@@ -135,6 +135,6 @@ def port_number(text: str) -> int:
 
 
 def plain_number(name: str) -> int:
-    """Return 7 for ``n7``, 0 for any other name: numbers of arbitrary stems would collide."""
+    """Return 7 for ``n7``, 0 for any other name: numbers at the end of other names could be equal."""
     match = re.fullmatch(r"n(\d{1,9})", name, re.ASCII)
     return int(match[1]) if match else 0

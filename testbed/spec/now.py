@@ -15,8 +15,8 @@ from testbed.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Subcluster:
-    """A subcluster. uplinks: cables from each leaf switch to different middle switches; every middle switch has a cable to
-    each top switch."""
+    """A subcluster. hosts: number of hosts. leaves, middles, tops: numbers of switches on each level. uplinks: number of
+    cables from each leaf switch to different middle switches; every middle switch has a cable to each top switch."""
 
     hosts: int
     leaves: int
@@ -37,23 +37,25 @@ _SUBCLUSTERS = (
 
 
 def now_cables() -> Iterator[tuple[str, str]]:
-    """Yield the ends of all cables: nodes n1..n100, then leaf, middle and top switches of each subcluster, s1..s40."""
+    """Yield the ends of all cables. Nodes are n1..n100; switches are s1..s40, in each subcluster first the leaf, then the
+    middle and top switches."""
     node = switch = 1
     tops: list[list[str]] = []
-    for sub in _SUBCLUSTERS:
-        leaves = [f"s{switch + index}" for index in range(sub.leaves)]
-        middles = [f"s{switch + sub.leaves + index}" for index in range(sub.middles)]
-        tops.append([f"s{switch + sub.leaves + sub.middles + index}" for index in range(sub.tops)])
-        for host in range(sub.hosts):
-            yield f"n{node + host}", leaves[host * sub.leaves // sub.hosts]
+    for subcluster in _SUBCLUSTERS:
+        leaves = [f"s{switch + index}" for index in range(subcluster.leaves)]
+        middles = [f"s{switch + subcluster.leaves + index}" for index in range(subcluster.middles)]
+        first_top = switch + subcluster.leaves + subcluster.middles
+        tops.append([f"s{first_top + index}" for index in range(subcluster.tops)])
+        for host in range(subcluster.hosts):
+            yield f"n{node + host}", leaves[host * subcluster.leaves // subcluster.hosts]
         for index, leaf in enumerate(leaves):
-            for uplink in range(sub.uplinks):
-                yield leaf, middles[(index * sub.uplinks + uplink) % sub.middles]
+            for uplink in range(subcluster.uplinks):
+                yield leaf, middles[(index * subcluster.uplinks + uplink) % subcluster.middles]
         for middle in middles:
             for top in tops[-1]:
                 yield middle, top
-        node += sub.hosts
-        switch += sub.switches
-    # Two cables between every two subclusters: the bisection that the paper's permutations saturate.
+        node += subcluster.hosts
+        switch += subcluster.switches
+    # Two cables between each pair of subclusters: the bisection that the paper's permutations saturate.
     for first, second in ((0, 1), (1, 2), (2, 0)):
         yield from zip(tops[first], tops[second], strict=True)

@@ -1,7 +1,7 @@
-"""Parse the raw tables of a TOML file to elements, each separately.
+"""Parser of the raw tables of a TOML file: each table is converted to an element.
 
 An element with mistakes is read a second time without the mistaken keys, so that its other keys take part in the
-cross-checks: a link with a bad delay still occupies its ports.
+cross-checks: a link with an invalid delay still occupies its ports.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ E = TypeVar("E", bound=Element)
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[E]):
-    """Elements of a list of tables. places: the index of each element in the list. doubtful: indices in `elements` of the
-    elements from which a mistaken key was removed. lost: some elements could not be read."""
+    """Elements of a list of tables. indices: the index of each element in the list. doubtful: indices in `elements` of the
+    elements from which a mistaken key was removed. lost: whether some elements could not be read. problems: all problems of
+    the tables."""
 
     elements: tuple[E, ...]
-    places: tuple[int, ...]
+    indices: tuple[int, ...]
     doubtful: frozenset[int]
     lost: bool
     problems: tuple[Problem, ...]
 
 
 def read(model: type[E], raw: object, path: str, known: Sequence[str] = ()) -> tuple[E | None, list[Problem]]:
-    """Read one element and its problems; with problems, the element is read without the mistaken keys, or None.
+    """Read one element; return it with its problems. If there are problems, it is read without the mistaken keys; None if
+    that is impossible.
 
-    known: the valid keys at the top level, if they differ from the model's.
+    path: path of the element. known: the valid keys at its top level, if they differ from the model's.
     """
     try:
         return model.validated(raw, by_name=False), []
@@ -46,7 +48,7 @@ def read(model: type[E], raw: object, path: str, known: Sequence[str] = ()) -> t
     without_mistakes = copy.deepcopy(dict(raw))
     # In reverse order, so that list indices stay valid while elements are removed.
     for location in sorted(
-        (m.location for m in mistakes),
+        (mistake.location for mistake in mistakes),
         key=lambda location: [str(part).rjust(9, "0") for part in location],
         reverse=True,
     ):
@@ -75,23 +77,23 @@ def _at(raw: object, part: int | str) -> object:
 
 
 def read_list(model: type[E], raw: object, key: str) -> Reading[E]:
-    """Read the elements of ``[[key]]``."""
+    """Read the elements of the tables ``[[key]]``."""
     if not isinstance(raw, (list, tuple)):
         expected = f"tables that begin with [[{key}]]"
         actual = f"[{key}]" if isinstance(raw, Mapping) else format_value(raw)
         return Reading((), (), frozenset(), True, (Problem(key, actual, expected),))
     elements: list[E] = []
-    places: list[int] = []
+    indices: list[int] = []
     doubtful: set[int] = set()
     problems: list[Problem] = []
-    for place, table in enumerate(raw):
+    for index, table in enumerate(raw):
         name = table.get("name", "") if isinstance(table, Mapping) else ""
-        element, mistakes = read(model, table, item(key, place, name))
-        problems += mistakes
+        element, element_problems = read(model, table, item(key, index, name))
+        problems += element_problems
         if element is not None:
-            if mistakes:
+            if element_problems:
                 doubtful.add(len(elements))
             elements.append(element)
-            places.append(place)
+            indices.append(index)
     lost = len(elements) < len(raw)
-    return Reading(tuple(elements), tuple(places), frozenset(doubtful), lost, tuple(problems))
+    return Reading(tuple(elements), tuple(indices), frozenset(doubtful), lost, tuple(problems))

@@ -1,8 +1,8 @@
 """Placement of a run's programs: ranks on nodes, their cores, and their functions of the nodes' NICs.
 
-Each rank is a program that its peers see as a separate NIC, like a PCI function: it has a number (its rank), a MAC address
-and a firmware. The functions of a node share the node's interface. Ranks are numbered node by node, in the order of the
-description.
+Each rank is a program with a function of its node's NIC, like a PCI function, which peers see as a separate NIC: it has a
+number (the rank), a MAC address and firmware. The functions of a node share the node's interface. Ranks are numbered node by
+node, in the order of the description.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ NO_ADDRESS: Final = bytes(6)
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """One program of a run. name: name of the node; if the node has several ranks, with a dot and the rank's index on the
-    node. number: among all ranks. function: function of the node's NIC, from 0. core: core of the node."""
+    """One program of a run. name: name of the node; if the node has several ranks, followed by a dot and `function`. number:
+    number among all ranks. node: name of the node. function: function of the node's NIC, from 0. core: core of the node."""
 
     name: str
     number: int
@@ -53,8 +53,8 @@ def one_rank_per_node(layout: Layout) -> tuple[Rank, ...]:
 
 
 def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layout:
-    """Place `per_node` ranks on each node without configured ranks, on its cores in turn. cores: number of cores of
-    each node. Raises UnsupportedError for an invalid number of ranks."""
+    """Place `per_node` ranks on each node without configured ranks, on its cores in turn. cores: number of cores, by node.
+    Raises UnsupportedError for an invalid number of ranks."""
     if not 1 <= per_node <= MAX_RANKS:
         raise UnsupportedError(f"ranks per node must be 1 to {MAX_RANKS}, got {per_node}")
     if per_node == 1:
@@ -67,15 +67,15 @@ def with_ranks(layout: Layout, per_node: int, cores: Mapping[str, int]) -> Layou
 
 
 def address_of(nic_mac: bytes, function: int) -> bytes:
-    """Return the MAC address of a NIC's function: the NIC's address with the function added to the first byte's upper six
-    bits, which are free in locally administered addresses. Function 0 has the NIC's address."""
+    """Return the MAC address of a function of a NIC: the NIC's address with the function added to the upper six bits of the
+    first byte, which are free in locally administered addresses. Function 0 has the NIC's address."""
     if not function:
         return nic_mac
     return bytes([((nic_mac[0] + 4 * function) & 0xFC) | 2]) + nic_mac[1:]
 
 
 def first_local_ranks(ranks: Sequence[Rank]) -> tuple[int, ...]:
-    """Return for each rank the number of the first rank of its node; empty if each node has one rank."""
+    """Return for each rank the number of the first rank on its node; empty if no node has several ranks."""
     firsts: dict[str, int] = {}
     first_ranks = tuple([firsts.setdefault(rank.node, rank.number) for rank in ranks])
     return first_ranks if len(firsts) < len(ranks) else ()
@@ -95,7 +95,7 @@ def addresses_of(layout: Layout, ranks: Sequence[Rank]) -> tuple[bytes, ...]:
 
 
 def require_distinct_addresses(names: Sequence[str], addresses: Sequence[bytes]) -> None:
-    """Raise UnsupportedError if two ranks have the same MAC address, except zeros. names: of the ranks."""
+    """Raise UnsupportedError if two ranks have the same MAC address, except zeros. names: names of the ranks."""
     owners: dict[bytes, str] = {}
     for name, address in zip(names, addresses, strict=True):
         if any(address) and owners.setdefault(address, name) != name:

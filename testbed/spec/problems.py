@@ -1,4 +1,4 @@
-"""Conversion of a validator's mistakes to problems for users, with the nearest valid name."""
+"""Conversion of the mistakes that validators find to problems for users, with the nearest valid names."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from testbed.errors import Problem
 if TYPE_CHECKING:
     from testbed.spec.annotations import Mistake
 
-_WIDTH = 60
+_WIDTH = 60  # characters of a value in a message
 
 
 class MismatchError(ValueError):
-    """Raised by a field's validator. expected: description of valid values. suggestion: the probably intended value, or
-    empty."""
+    """An invalid value of a key. expected: the valid values, as a phrase. suggestion: the likely intended value, or empty."""
 
     def __init__(self, expected: str, suggestion: str = "") -> None:
         self.expected = expected
@@ -48,7 +47,7 @@ def nearest(name: object, names: Iterable[str]) -> str:
 
 
 def join_alternatives(names: Iterable[object], last: str = "or") -> str:
-    """Join as ``a, b or c``."""
+    """Join names as ``a, b or c``. last: the word before the last name."""
     *first, end = [str(name) for name in names]
     return f"{', '.join(first)} {last} {end}" if first else end
 
@@ -61,6 +60,7 @@ def item(key: str, index: int, name: object = "") -> str:
 
 
 def below(path: str, key: str) -> str:
+    """Return the path of a key in the table at a path; either may be empty."""
     return f"{path}.{key}" if path and key else path or key
 
 

@@ -1,8 +1,8 @@
-"""Resolve a description to a layout: absent values are chosen deterministically.
+"""Resolution of a description to a layout: absent values are chosen deterministically.
 
-An edit of the description changes the layout as little as possible: MACs depend only on names, addresses on names, on
-numbers in them, and on the place of their segment among all segments. Names of NICs and numbers of ports are assigned in
-link order, so that additions at the end change nothing.
+An edit of the description changes the layout as little as possible. MACs depend only on names; addresses on names, on the
+numbers in them, and on the position of their segment among all segments. Names of NICs and numbers of ports are assigned in
+the order of the links, so that additions at the end change nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from testbed.spec.validation import effective, kind_of_link
 from testbed.spec.wiring import Wiring, wire
 
 _DEFAULT_DISTRIBUTION = "uniform"
-"""netem's default distribution of the jitter."""
+"""As netem without a distribution."""
 
 
 def resolve(description: Description) -> Layout:
@@ -31,26 +31,26 @@ def resolve(description: Description) -> Layout:
     wiring = wire(description.nodes, description.switches, description.links)
     nics_of: dict[str, list[End]] = {node.name: [] for node in description.nodes}
     segments_of: dict[str, list[int]] = {node.name: [] for node in description.nodes}
-    for place, segment in enumerate(wiring.segments):
+    for index, segment in enumerate(wiring.segments):
         for nic in segment.nics:
             nics_of[nic.owner].append(nic)
-            segments_of[nic.owner].append(place)
+            segments_of[nic.owner].append(index)
     all_nics = [nic for nics in nics_of.values() for nic in nics]
     declared_macs = {nic: wiring.declared[nic].mac for nic in all_nics if nic in wiring.declared}
-    mac = macs(all_nics, {nic: address for nic, address in declared_macs.items() if address})
-    addresses, route = _addresses(description, wiring)
+    mac_of = macs(all_nics, {nic: address for nic, address in declared_macs.items() if address})
+    addresses_of, routes_of = _addresses_and_routes(description, wiring)
     nodes = []
     for node in description.nodes:
         nics = []
         for end in sorted(nics_of[node.name], key=lambda end: _natural_key(end.port)):
             declared = wiring.declared.get(end)
             mtu = (declared and declared.mtu) or description.defaults.mtu
-            nics.append(Nic(end.port, mac[end], mtu, tuple(addresses[end])))
+            nics.append(Nic(end.port, mac_of[end], mtu, tuple(addresses_of[end])))
         nodes.append(
             Node(
                 name=node.name,
                 nics=tuple(nics),
-                routes=tuple(route.get(node.name, ())),
+                routes=tuple(routes_of.get(node.name, ())),
                 forwards=len(set(segments_of[node.name])) > 1,
                 cpus=node.cpus,
                 cpu_share=node.cpu_share or 0.0,
@@ -69,7 +69,7 @@ def resolve(description: Description) -> Layout:
         name=description.name,
         seed=description.seed,
         nodes=tuple(nodes),
-        switches=tuple(_switches(description, wiring, mac)),
+        switches=tuple(_switches(description, wiring, mac_of)),
         links=tuple(_links(description, wiring)),
     )
 
@@ -80,37 +80,40 @@ def _natural_key(name: str) -> tuple[str, int, str]:
     return (match[1], int(match[2]), name) if match else (name, -1, name)
 
 
-def _addresses(description: Description, wiring: Wiring) -> tuple[dict[End, list[str]], dict[str, list[Route]]]:
-    """Return each NIC's addresses, and each node's routes."""
+def _addresses_and_routes(
+    description: Description, wiring: Wiring
+) -> tuple[dict[End, list[str]], dict[str, list[Route]]]:
+    """Return the addresses of each NIC, and the routes of each node. Raises DescriptionError."""
     pools = [network_of(description.network)]
     if description.network6 is not None:
         pools.append(network_of(description.network6))
-    result: dict[End, list[str]] = {nic: [] for segment in wiring.segments for nic in segment.nics}
-    route: dict[str, list[Route]] = {}
+    addresses_of: dict[End, list[str]] = {nic: [] for segment in wiring.segments for nic in segment.nics}
+    routes_of: dict[str, list[Route]] = {}
     problems: list[Problem] = []
     for version in (4, 6):
         pool = next((pool for pool in pools if pool.version == version), None)
         if pool is None:
             networks = addresses.declared_networks(wiring, version)
         else:
-            networks, mistakes = addresses.plan_networks(wiring, pool, {})
-            problems += mistakes
+            networks, pool_problems = addresses.plan_networks(wiring, pool, {})
+            problems += pool_problems
         if not problems:
-            addresses_of = _assign(wiring, version, networks, result, fill=pool is not None)
+            presence = _assign(wiring, version, networks, addresses_of, fill=pool is not None)
             if sum(network is not None for network in networks) > 1:
-                for node, node_routes in routes(addresses_of, networks).items():
-                    route.setdefault(node, []).extend(node_routes)
+                for node, node_routes in routes(presence, networks).items():
+                    routes_of.setdefault(node, []).extend(node_routes)
     if problems:
         raise DescriptionError(description.name, problems)
-    return result, route
+    return addresses_of, routes_of
 
 
 def _assign(
-    wiring: Wiring, version: int, networks: Sequence[Network | None], result: dict[End, list[str]], fill: bool
+    wiring: Wiring, version: int, networks: Sequence[Network | None], addresses_of: dict[End, list[str]], fill: bool
 ) -> dict[str, dict[int, str]]:
-    """Add each NIC's addresses of one IP version; return each node's address on each segment."""
-    addresses_of: dict[str, dict[int, str]] = {}
-    for place, (segment, network) in enumerate(zip(wiring.segments, networks, strict=True)):
+    """Add the addresses of one IP version to those of each NIC; return the address of each node on each segment. fill:
+    whether NICs that declare none get an address."""
+    presence: dict[str, dict[int, str]] = {}
+    for index, (segment, network) in enumerate(zip(wiring.segments, networks, strict=True)):
         if network is None:
             continue
         declared = {
@@ -127,13 +130,13 @@ def _assign(
             texts = declared.get(nic) or (
                 [f"{network.address(numbers[nic])}/{network.prefix}"] if nic in numbers else []
             )
-            result[nic] += texts
+            addresses_of[nic] += texts
             for text in texts[:1]:
-                addresses_of.setdefault(nic.owner, {}).setdefault(place, text.partition("/")[0])
-    return addresses_of
+                presence.setdefault(nic.owner, {}).setdefault(index, text.partition("/")[0])
+    return presence
 
 
-def _switches(description: Description, wiring: Wiring, mac: dict[End, str]) -> list[Switch]:
+def _switches(description: Description, wiring: Wiring, mac_of: dict[End, str]) -> list[Switch]:
     kinds = {switch.name: switch.kind for switch in description.switches}
     ports: dict[str, list[int]] = {name: [] for name in kinds}
     for pair in wiring.ends:
@@ -142,16 +145,19 @@ def _switches(description: Description, wiring: Wiring, mac: dict[End, str]) -> 
                 ports[end.owner].append(int(end.port))
     tables: dict[str, forwarding_tables.Tables] = {}
     for segment in wiring.segments:
-        forwards = kind_of(kinds[segment.switches[0]]) if segment.switches else ETHERNET
-        if not segment.switches or (forwards.modelled and not forwards.planned):
+        if not segment.switches:
+            continue
+        network_kind = kind_of(kinds[segment.switches[0]])
+        if network_kind.modelled and not network_kind.planned:
             continue
         pairs = [pair for pair in (wiring.ends[index] for index in segment.links) if pair]
         cables = [pair for pair in pairs if all(end.owner in kinds for end in pair)]
-        if forwards.planned or forwarding_tables.is_cyclic(segment.switches, cables):
-            nic_plugs = [
+        if network_kind.planned or forwarding_tables.is_cyclic(segment.switches, cables):
+            nic_ports = [
                 (b, a) if a.owner in kinds else (a, b) for a, b in pairs if (a.owner in kinds) != (b.owner in kinds)
             ]
-            tables |= forwarding_tables.tables(segment.switches, cables, [(mac[nic], plug) for nic, plug in nic_plugs])
+            macs_at_ports = [(mac_of[nic], port_end) for nic, port_end in nic_ports]
+            tables |= forwarding_tables.tables(segment.switches, cables, macs_at_ports)
     result = []
     for name, kind in kinds.items():
         table = tables.get(name)
@@ -178,7 +184,7 @@ def _links(description: Description, wiring: Wiring) -> list[Link]:
 
 
 def impairment(impairments: Impairments) -> Impairment:
-    """Apply defaults to the keys that are absent."""
+    """Return the resolved impairment: absent keys have the values that mean none."""
     values = impairments.explicit()
     if not values:
         return Impairment()

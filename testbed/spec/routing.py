@@ -1,6 +1,6 @@
 """Static IP routes between layer-2 segments, through nodes that have NICs on several of them.
 
-Routes follow shortest paths in segments; among gateways at equal distance the first by name is used.
+Routes follow paths through the fewest segments; of several gateways at equal distance, the first by name is used.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from testbed.spec.addresses import Network
 from testbed.spec.layout import Route
 
 Presence = Mapping[str, Mapping[int, str]]
-"""node -> segment's index -> the node's address in the segment, without prefix length."""
+"""node -> index of a segment -> the node's address in the segment, without prefix length."""
 
 
 def routes(presence: Presence, networks: Sequence[Network | None]) -> dict[str, list[Route]]:
-    """Return each node's routes to the reachable segments that it is not attached to."""
+    """Return the routes of each node to the reachable segments to which it is not attached. networks: by segment."""
     routers = {node: segments for node, segments in sorted(presence.items()) if len(segments) > 1}
     routers_of: dict[int, list[str]] = {}
     for node, segments in routers.items():
@@ -26,7 +26,7 @@ def routes(presence: Presence, networks: Sequence[Network | None]) -> dict[str, 
     for target, network in enumerate(networks):
         if network is None or target not in routers_of:
             continue
-        # For each segment that reaches the target: distance, and the segment's router toward the target.
+        # By segment from which the target is reachable: the distance, and the first router on the way.
         nearest: dict[int, tuple[int, str]] = {target: (0, "")}
         queue = deque([target])
         while queue:
@@ -39,12 +39,12 @@ def routes(presence: Presence, networks: Sequence[Network | None]) -> dict[str, 
                         nearest[next_segment] = (nearest[segment][0] + 1, router)
                     elif distance == nearest[segment][0] + 1 and router < best:
                         nearest[next_segment] = (distance, router)
-        text = str(network)
+        destination = str(network)
         for node, segments in presence.items():
             if target in segments:
                 continue
             reachable = [(nearest[segment], segment) for segment in segments if segment in nearest]
             if reachable:
                 (_, router), segment = min(reachable)
-                result[node].append(Route(text, presence[router][segment]))
+                result[node].append(Route(destination, presence[router][segment]))
     return result

@@ -37,11 +37,11 @@ from testbed.spec.parser import read
 from testbed.spec.problems import MismatchError, below, format_value, item, join_alternatives, nearest
 
 RandomKind = Literal["impair", "down", "flap", "partition", "crash", "restart", "reset", "pause", "cpu", "incast"]
-"""Kinds that can be drawn."""
+"""Kinds of faults that can be drawn."""
 
 
 def _number(value: object) -> object:
-    """Parse a number in a text, as in "2.0"."""
+    """Convert a text such as "2.0" to a number; return other values unchanged. Raises MismatchError."""
     if not isinstance(value, str):
         return value
     try:
@@ -57,31 +57,33 @@ class RandomFaults(Element):
 
         def __init__(self, **keys: object) -> None: ...
 
-    kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Which are drawn.")
+    kinds: Annotated[tuple[RandomKind, ...], Listed] = Field(description="Kinds of faults that are drawn.")
     rate: Annotated[float, Before(_number), Bounds(gt=0, le=1e6)] = Field(
         description="Mean number of faults that begin per second."
     )
-    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(None, description="Default: the run's.")
-    from_: Duration = Field(0, key="from", description="From when on.")
+    seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
+        None, description="Seed of the draws; default: the run's."
+    )
+    from_: Duration = Field(0, key="from", description="Beginning of the faults.")
     to: Duration | None = Field(None, description="End of the faults; default: the run's time limit.")
     shortest: Period = Field(10_000_000, description="Shortest duration of a fault; default: 10 ms.")
     longest: Period = Field(1_000_000_000, description="Longest duration of a fault; default: 1 s.")
     on: Texts = Field(("all",), description="Nodes and links from which targets are drawn.")
 
     def problems(self) -> list[Problem]:
-        """Return contradictions between the keys."""
-        mistakes = []
+        """Return contradictions between the keys; a problem's path is its key."""
+        problems = []
         if not self.kinds:
-            mistakes.append(Problem("kinds", "none", "one kind or more"))
+            problems.append(Problem("kinds", "none", "one kind or more"))
         if self.to is not None and self.to <= self.from_:
             begin = units.format_duration(self.from_)
-            mistakes.append(Problem("to", units.format_duration(self.to), f"a time after {begin}"))
+            problems.append(Problem("to", units.format_duration(self.to), f"a time after {begin}"))
         if self.longest < self.shortest:
             minimum = units.format_duration(self.shortest)
-            mistakes.append(
+            problems.append(
                 Problem("longest", units.format_duration(self.longest), f"at least {minimum}, the shortest")
             )
-        return mistakes
+        return problems
 
 
 class Scenario(Element):
@@ -103,7 +105,7 @@ class Scenario(Element):
             raise DescriptionError(self.name, problems)
 
     def to_toml(self) -> str:
-        """Format as TOML, quantities with their units; inverse of `from_toml`."""
+        """Format as TOML with units, the inverse of `from_toml`."""
         table: dict[str, object] = {"name": self.name}
         if self.random is not None:
             table["random"] = _table(self.random)
@@ -111,17 +113,18 @@ class Scenario(Element):
 
     @classmethod
     def load(cls, path: str | Path) -> Scenario:
-        """Load a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
+        """Load a scenario from a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
         return load(path)
 
     @classmethod
     def from_toml(cls, text: str, source: str = "TOML", base: Path | None = None) -> Scenario:
-        """Parse a text. source: name for error messages. base: directory of relative paths."""
+        """Parse a scenario in TOML. source: name for error messages. base: directory of relative paths; None: the working
+        directory. Raises DescriptionError."""
         return _parse(table_of(text, source), source, "scenario", base or Path.cwd())
 
 
 def load(path: str | Path) -> Scenario:
-    """Load a file, like `Scenario.load`."""
+    """Load a scenario from a file; see `Scenario.load`."""
     file = Path(path)
     stem = file.name.removesuffix(".toml")
     return _parse(table_of(read_text(file), str(path)), str(path), stem, file.absolute().parent)
@@ -147,23 +150,23 @@ def _parse(data: Mapping[str, object], source: str, name: str, base: Path) -> Sc
         actual = "[fault]" if isinstance(raw, Mapping) else format_value(raw)
         problems.append(Problem("fault", actual, "tables that begin with [[fault]]"))
         raw = ()
-    for place, table in enumerate(raw):
-        fault, mistakes = _read_fault(table, item("fault", place))
-        problems += mistakes
-        if fault is not None and not mistakes:
-            faults.append((place, _with_paths(fault, base)))
+    for index, table in enumerate(raw):
+        fault, fault_problems = _read_fault(table, item("fault", index))
+        problems += fault_problems
+        if fault is not None and not fault_problems:
+            faults.append((index, _with_absolute_paths(fault, base)))
     random_faults = None
     if "random" in data:
-        random_faults, mistakes = read(RandomFaults, data["random"], "random", keys(RandomFaults))
-        problems += mistakes
-        random_faults = None if mistakes else random_faults
-    heading, mistakes = read(Scenario, {"name": data.get("name", name)}, "", known)
+        random_faults, random_problems = read(RandomFaults, data["random"], "random", keys(RandomFaults))
+        problems += random_problems
+        random_faults = None if random_problems else random_faults
+    heading, name_problems = read(Scenario, {"name": data.get("name", name)}, "", known)
     if "name" in data:
-        problems += mistakes
+        problems += name_problems
     problems += _contradictions(faults, random_faults)
     if problems:
         raise DescriptionError(source, problems)
-    scenario_name = heading.name if heading is not None and not mistakes else "scenario"
+    scenario_name = heading.name if heading is not None and not name_problems else "scenario"
     return Scenario(name=scenario_name, faults=tuple(fault for _, fault in faults), random=random_faults)
 
 
@@ -181,8 +184,8 @@ def _read_fault(table: object, path: str) -> tuple[Fault | None, list[Problem]]:
 
 def _contradictions(faults: Sequence[tuple[int, Fault]], random_faults: RandomFaults | None) -> list[Problem]:
     problems = [
-        Problem(below(item("fault", place), problem.path), problem.found, problem.expected, problem.suggestion)
-        for place, fault in faults
+        Problem(below(item("fault", index), problem.path), problem.found, problem.expected, problem.suggestion)
+        for index, fault in faults
         for problem in fault.problems()
     ]
     if random_faults is not None:
@@ -193,8 +196,8 @@ def _contradictions(faults: Sequence[tuple[int, Fault]], random_faults: RandomFa
     return problems
 
 
-def _with_paths(fault: Fault, base: Path) -> Fault:
-    """Make the paths of the fault's files absolute."""
+def _with_absolute_paths(fault: Fault, base: Path) -> Fault:
+    """Return the fault with absolute paths of its files."""
     if not isinstance(fault, Impair):
         return fault
     files = {key: str(base / path) for key in ("jitter_file", "rate_trace") if (path := getattr(fault, key))}
@@ -207,7 +210,7 @@ _DURATIONS = (
 
 
 def _table(element: Element) -> dict[str, object]:
-    """Return the non-default values, and the kind."""
+    """Return the values other than defaults, and the kind of a fault."""
     values = element.model_dump(by_alias=True, exclude_defaults=True)
     table = {"kind": element.kind, **values} if isinstance(element, Fault) else values
     for key in table.keys() & set(_DURATIONS):
@@ -239,8 +242,8 @@ def json_schema() -> Mapping[str, Any]:
 
 
 def slow_fault(fault: Fault, factor: int) -> Fault:
-    """Slow a fault by a factor of 1 or more. Raises UnsupportedError for delays or rates in files, or a rate that would
-    be below 1 bit/s."""
+    """Slow the impairments, rules and rates of a fault by a factor of 1 or more; its times are not changed. Raises
+    UnsupportedError for a jitter or a rate in a file, or a rate that would be below 1 bit/s."""
     if isinstance(fault, Impair):
         if fault.jitter_file is not None or fault.rate_trace is not None:
             raise UnsupportedError("a jitter or a rate that is in a file cannot be slowed")

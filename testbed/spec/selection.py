@@ -1,4 +1,4 @@
-"""Select nodes and links by name, "all", or by a tag, ``@rack1``, which selects every element that has it."""
+"""Selection of nodes and links by name, by "all", or by a tag: ``@rack1`` selects every element with the tag "rack1"."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from testbed.errors import NotFoundError
 from testbed.spec.layout import Layout
 
 SELECTOR: Final = "@"
-"""Prefix of a tag among names. No name, end or direction begins with it, and no shell interprets it."""
+"""Prefix of a tag among names. No name, end or direction begins with it, and shells do not interpret it."""
 
 _MAX_SHOWN = 8  # names in an error
 
 
 def expand_tags(layout: Layout, targets: Sequence[str]) -> list[str]:
-    """Replace each tag by the names of the nodes, then of the links that have it; without duplicates. Raises NotFoundError
+    """Replace each tag by the names of the nodes, then of the links, that have it; remove duplicates. Raises NotFoundError
     for a tag that no element has."""
     names: dict[str, None] = {}
     for target in targets:
@@ -41,7 +41,7 @@ def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
     for target in on:
         expanded = expand_tags(layout, [target])
         if target.startswith(SELECTOR) and links.issuperset(expanded):
-            raise NotFoundError(f"no node of cluster {layout.name} has the tag {target[1:]!r}: it is one of links")
+            raise NotFoundError(f"no node of cluster {layout.name} has the tag {target[1:]!r}: only links have it")
         for name in expanded:
             if name in names:
                 selected.add(name)
@@ -55,16 +55,16 @@ def nodes_of(layout: Layout, on: Sequence[str]) -> list[str]:
 
 
 def node_of(layout: Layout, target: str) -> str:
-    """Return the selected node. Raises NotFoundError if several are selected."""
+    """Return the selected node. Raises NotFoundError if there is none, or several."""
     nodes = nodes_of(layout, [target])
     if len(nodes) > 1:
         names = ", ".join(nodes[:_MAX_SHOWN]) + (", ..." if len(nodes) > _MAX_SHOWN else "")
-        raise NotFoundError(f"{target} means {len(nodes)} nodes ({names}), and one is needed")
+        raise NotFoundError(f"{target} selects {len(nodes)} nodes ({names}): name one of them")
     return nodes[0]
 
 
 def elsewhere(layout: Layout, name: str) -> str:
-    """Return a sentence on a node that is on another machine; empty for any other name."""
+    """Return a sentence that says that a node is on another machine; empty for any other name."""
     if name not in {node.name for node in layout.nodes_elsewhere()}:
         return ""
     return f"node {name} is on another machine: 'testbed machines shell' and 'testbed machines exec' run programs there"

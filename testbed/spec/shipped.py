@@ -1,4 +1,4 @@
-"""Topologies that are shipped with testbed. Listing them does not parse them."""
+"""Topologies that are shipped with testbed. Their files are listed without being parsed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import topologies as package
 
 
 def shipped_files() -> dict[str, Path]:
-    """Return each shipped topology's name and file."""
+    """Return the files of the shipped topologies, by name."""
     return {file.stem: file for directory in package.__path__ for file in Path(directory).glob("*.toml")}
 
 
 def topologies() -> list[tuple[str, str]]:
-    """Return the name of each shipped topology, and its purpose from its file's first line."""
+    """Return the name and purpose of each shipped topology. The purpose is the first line of its file, a comment."""
     entries = []
     for name, file in sorted(shipped_files().items()):
         with file.open(encoding="utf-8") as lines:

@@ -1,4 +1,4 @@
-"""Tags from the table ``[tags]`` of a description or of a builder, for generated nodes and links.
+"""Tags in the table ``[tags]`` of a description, or in the option of a builder: also for generated nodes and links.
 
 ::
 
@@ -23,7 +23,7 @@ _PATH = "tags"
 def add_tags(
     nodes: Sequence[Node], links: Sequence[Link], table: object
 ) -> tuple[tuple[Node, ...], tuple[Link, ...], list[Problem]]:
-    """Return the elements with the table's tags added to their tags, and the table's problems."""
+    """Return the nodes and links with the table's tags added to their own, and the problems of the table."""
     problems: list[Problem] = []
     if not isinstance(table, Mapping):
         return tuple(nodes), tuple(links), [Problem(_PATH, format_value(table), "a table: TAG = [nodes and links]")]
@@ -34,7 +34,7 @@ def add_tags(
         for name in _names(link):
             elements.setdefault(name, []).append(link)
     tags_of: dict[int, list[str]] = {}
-    suggestions_left = 20  # comparing names is slow, and more suggestions do not help
+    suggestions_left = 20  # the search for the nearest name is slow, and more suggestions do not help
     for tag, names in table.items():
         tag_path = below(_PATH, str(tag))
         try:
@@ -67,7 +67,7 @@ def add_tags(
 
 
 def _names(link: Link) -> set[str]:
-    """Return the link's names: by its ends as written and by the ends' owners, in both orders."""
+    """Return the names of a link: by its ends as written, and by their owners, each in both orders."""
     return {f"{a}--{b}" for ends in (link.ends, link.owners) for a, b in (ends, ends[::-1])}
 
 

@@ -1,4 +1,4 @@
-"""Write a description as TOML, and the JSON Schema of that TOML for editors."""
+"""Writer of descriptions in TOML, and the JSON Schema of that TOML for editors."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "cell_size": units.format_size,
     "cpus": format_cpus,
 }
-"""Formats of keys whose values have units; other values are plain TOML."""
+"""Formatters of keys whose values have a text form; other values are plain TOML."""
 
 
 def to_toml(description: Description) -> str:
-    """Format the non-default values as TOML, quantities with their units; inverse of `parse`."""
+    """Format the values other than defaults as TOML, with units; the inverse of `loader.parse`."""
     heading = _table(description, Heading)
     defaults = _table(description.defaults, Defaults)
     link = _table(description.defaults.link, Impairments)
@@ -61,7 +61,8 @@ def to_toml(description: Description) -> str:
 
 
 def _body(key: str, table: Table) -> str:
-    """Format the content of ``[[key]]``. tomli_w writes short tables on one line each, which is hard to read."""
+    """Format the content of ``[[key]]``, with nested tables below it: tomli_w would write them inline, which is hard to
+    read."""
     plain = {name: value for name, value in table.items() if not _is_nested(value)}
     text = tomli_w.dumps(plain)
     for name, value in table.items():
@@ -77,7 +78,7 @@ def _is_nested(value: object) -> bool:
 
 
 def _table(element: Element, model: type[Element]) -> Table:
-    """Return the keys of `model` with non-default values."""
+    """Return the keys of `model` whose values differ from their defaults."""
     table: Table = {}
     for name, field in model.model_fields.items():
         value = getattr(element, name)
@@ -105,21 +106,22 @@ def _link(link: Link) -> Table:
 
 
 def json_schema() -> Table:
-    """Return the JSON Schema (draft 2020-12) of a TOML description, for editors, without cross-references."""
+    """Return the JSON Schema (draft 2020-12) of a TOML description, for editors. It does not have the checks of elements
+    against each other."""
     definitions: Table = {}
     schema = element_schema(Description, definitions)
     shapes = [variant_schema(model, definitions, "shape", name) for name, model in SHAPES.items()]
     schema["properties"]["generate"] = {
-        "description": "A shape that grows into nodes, switches and links; listed ones are added.",
+        "description": "A shape that is expanded to nodes, switches and links; listed elements are added.",
         "oneOf": shapes,
     }
     schema["properties"]["tags"] = {
-        "description": "Nodes ('n1') and links ('n1--s1') of each tag, in addition to those whose own 'tags' name it.",
+        "description": "Nodes ('n1') and links ('n1--s1') by tag, in addition to the tags of the elements themselves.",
         "type": "object",
         "propertyNames": {"pattern": TAG_PATTERN},
         "additionalProperties": {"type": "array", "items": {"type": "string"}},
     }
-    schema["required"] = []  # the name defaults to the file's
+    schema["required"] = []  # the default of the name is the file's name
     schema["anyOf"] = [{"required": ["node"]}, {"required": ["generate"]}]
     schema["title"] = "Cluster description"
     schema["description"] = "A cluster of virtual nodes: nodes, switches and links."

@@ -1,15 +1,15 @@
-"""Quantities in the notation of ``tc``, which are converted to integers when input is read.
+"""Quantities in the notation of ``tc``.
 
-Internally a duration is integer nanoseconds, a rate integer bit/s, a size integer bytes and a probability a float 0..1.
-All arithmetic is on fractions, so that ``1.28gbit`` is exactly 1,280,000,000. A text that is not a whole number of the base
-unit is an error and is not rounded. Units are case-insensitive, as in ``tc``.
+Parsed, a duration is integer nanoseconds, a rate integer bit/s, a size integer bytes and a probability a float 0..1. All
+arithmetic is on fractions, so that ``1.28gbit`` is exactly 1,280,000,000. A quantity that is not a whole number of the base
+unit is an error; it is not rounded. Units are case-insensitive, as in ``tc``.
 
 duration: ``ns us µs ms s min h``; as in tc also ``nsec(s) usec(s) msec(s) sec(s)``. ``m`` is rejected as ambiguous.
 
 rate: bits per second, in powers of 1000 ``bit kbit mbit gbit tbit``, of 1024 ``kibit mibit gibit tibit``; a ``/s`` may
 follow (``100 Mbit/s``). As in tc, ``bps kbps mbps gbps tbps`` and ``kibps ...`` are BYTES per second. ``Mb/s`` is
-rejected as ambiguous in any case. The limit of a wire is a rate above 0, or ``unlimited``: 0, which tc takes for no
-limit, would suggest that nothing passes.
+rejected as ambiguous, in upper and lower case. The limit of a wire is a rate above 0, or ``unlimited``: 0, which for tc
+means no limit, would suggest that nothing passes.
 
 size: bytes ``b``; powers of 1024, as in tc ``k kb m mb g gb t tb``, and by their unambiguous names ``KiB MiB GiB TiB``;
 bits, of 1024 as in tc, ``kbit mbit gbit``. A bare number is bytes. So ``kB`` is 1024.
@@ -49,17 +49,17 @@ _SIZE_NAMES = {
 }
 
 UNLIMITED = "unlimited"
-"""Text of a rate without limit."""
+"""The text for no limit of a rate."""
 
-LARGEST = 2**63 - 1
+MAX_QUANTITY = 2**63 - 1
 """Maximum of any quantity: the maximum signed 64-bit integer, as in the kernel's fields."""
 
-# tc reads exponents. Three digits are enough for every float and limit the size of integers.
+# Exponents are allowed, as in tc. Three digits are enough for every float, and limit the size of integers.
 _QUANTITY = re.compile(
     r"(?P<sign>[+-]?)(?P<number>(\d+(\.\d*)?|\.\d+)(e[+-]?\d{1,3})?)\s*(?P<unit>[^\d\s].*)?", re.IGNORECASE
 )
-_MAX_LENGTH = 64
-_MIN_PERCENT = 1e-9  # smaller probabilities are not written as percent
+_MAX_LENGTH = 64  # characters of a quantity
+_MIN_PERCENT = 1e-9  # smaller probabilities are not formatted as percent
 
 _NUMBER = r"^\s*\+?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*"
 DURATION_PATTERN = _NUMBER + r"([nNuUmMµμ]?[sS]|[nNuUmM]?[sS][eE][cC][sS]?|[mM][iI][nN]|[hH])\s*$"
@@ -67,13 +67,13 @@ RATE_PATTERN = _NUMBER + r"([kKmMgGtT][iI]?)?([bB][iI][tT](/[sS])?|[bB][pP][sS])
 LIMIT_PATTERN = rf"{RATE_PATTERN}|^\s*[uU][nN][lL][iI][mM][iI][tT][eE][dD]\s*$"
 SIZE_PATTERN = _NUMBER + r"([bB]|[kKmMgGtT]([iI]?[bB])?|[kKmMgG][bB][iI][tT])?\s*$"
 PROBABILITY_PATTERN = _NUMBER + r"%?\s*$"
-"""Patterns of the text forms, for the JSON Schema; zero without a unit is the schema's own case."""
+"""Patterns of the text forms, for the JSON Schema; numbers without a unit are separate cases of the schema."""
 
 
 class UnitError(TestbedError, ValueError):
     """A text or number that is not a valid quantity.
 
-    found: the value, for display. expected: a phrase. suggestion: the probably intended value, or empty.
+    found: the value. expected: the expected value, as a phrase. suggestion: the probably intended value, or empty.
     """
 
     exit_code = 2
@@ -96,7 +96,7 @@ _PROBABILITY = "a probability: '0%' to '100%', or 0 to 1"
 
 
 def parse_duration(value: object) -> int:
-    """Parse a duration to nanoseconds; text with a unit, or 0. Raises UnitError."""
+    """Parse a duration, a text with a unit or 0; return nanoseconds. Raises UnitError."""
     if isinstance(value, str) and value.strip().lower().endswith("m"):
         number = value.strip()[:-1].strip()
         raise UnitError(value, f"{_DURATION}; 'm' could be either '{number}min' or '{number}ms'")
@@ -104,27 +104,28 @@ def parse_duration(value: object) -> int:
 
 
 def parse_rate(value: object) -> int:
-    """Parse a rate to bit/s; text with a unit, or 0. Raises UnitError."""
+    """Parse a rate, a text with a unit or 0; return bit/s. Raises UnitError."""
     return _integer(value, _RATE, _RATES | _RATE_NAMES, "bits per second", bare=0)
 
 
 def parse_limit(value: object) -> int:
-    """Parse the limit of a rate to bit/s; text with a unit, above 0, or "unlimited", which is 0. Raises UnitError."""
+    """Parse the limit of a rate, a text with a unit above 0 or "unlimited"; return bit/s, 0 for unlimited. Raises
+    UnitError."""
     if isinstance(value, str) and value.strip().lower() == UNLIMITED:
         return 0
     rate = parse_rate(value)
     if not rate:
-        raise UnitError(value, f"a rate above 0, or {UNLIMITED!r}; where nothing is to pass, a loss of '100%'")
+        raise UnitError(value, f"a rate above 0, or {UNLIMITED!r}; to block all frames, use a loss of '100%'")
     return rate
 
 
 def parse_size(value: object) -> int:
-    """Parse a size to bytes; text with a unit, or a number of bytes. Raises UnitError."""
+    """Parse a size, a text with a unit or a number of bytes; return bytes. Raises UnitError."""
     return _integer(value, _SIZE, _SIZE_NAMES, "bytes", bare=1)
 
 
 def parse_probability(value: object) -> float:
-    """Parse a probability 0..1; text with ``%``, text without, or a number 0..1. Raises UnitError."""
+    """Parse a probability, a percentage such as ``5%`` or a number 0..1 as text or number; return 0..1. Raises UnitError."""
     number, unit = _split(value, _PROBABILITY)
     if unit not in ("", "%"):
         raise UnitError(value, _PROBABILITY, _decimal(number) + "%" if 0 <= number <= 100 else "")
@@ -138,12 +139,12 @@ def parse_probability(value: object) -> float:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Return the shortest common text: ``1500`` is ``1.5us``."""
+    """Format a duration in the largest suitable unit: ``1500`` is ``1.5us``."""
     return _format(nanoseconds, _DURATIONS, "s")
 
 
 def format_rate(bits_per_second: int) -> str:
-    """Return the shortest common text: ``1280000000`` is ``1.28gbit``."""
+    """Format a rate in the largest suitable unit: ``1280000000`` is ``1.28gbit``."""
     return _format(bits_per_second, _RATES, "bit")
 
 
@@ -153,13 +154,14 @@ def format_limit(bits_per_second: int) -> str:
 
 
 def format_size(size: int) -> str:
-    """Format in the largest binary unit that divides it: ``65536`` is ``64KiB``, ``1500`` is ``1500B``."""
+    """Format a size in the largest binary unit that divides it: ``65536`` is ``64KiB``, ``1500`` is ``1500B``."""
     unit = next(unit for unit in reversed(_SIZES) if size % _SIZES[unit] == 0) if size else "B"
     return f"{size // _SIZES[unit]}{unit}"
 
 
 def format_probability(probability: float) -> str:
-    """Format as percent: ``0.05`` is ``5%``. It is exact: the float's shortest text with the decimal point moved."""
+    """Format a probability as percent: ``0.05`` is ``5%``. The text is exact: it is the shortest text of the float, with the
+    decimal point moved."""
     if 0 < probability < _MIN_PERCENT:
         return repr(probability)
     number = Fraction(repr(probability)) * 100
@@ -167,7 +169,8 @@ def format_probability(probability: float) -> str:
 
 
 def _integer(value: object, expected: str, units: Mapping[str, int], base: str, bare: int) -> int:
-    """Parse an integer quantity. bare: factor of a number without a unit; 0 if only zero may be without a unit."""
+    """Parse an integer quantity. units: factor by unit. base: the base unit, for errors. bare: factor of a number without a
+    unit; 0: only zero may have no unit."""
     number, unit = _split(value, expected)
     factor = units.get(unit.lower()) if unit else bare
     if factor is None:
@@ -180,13 +183,13 @@ def _integer(value: object, expected: str, units: Mapping[str, int], base: str, 
     result = number * factor
     if result.denominator != 1:
         raise UnitError(value, f"a whole number of {base}")
-    if result > LARGEST:
-        raise UnitError(value, f"at most {LARGEST:,} {base}")
+    if result > MAX_QUANTITY:
+        raise UnitError(value, f"at most {MAX_QUANTITY:,} {base}")
     return result.numerator
 
 
 def _split(value: object, expected: str) -> tuple[Fraction, str]:
-    """Split into the exact number and its unit, if any. Rejects negative numbers, NaN and infinity."""
+    """Split a quantity into its exact number and its unit; empty: no unit. Rejects negative numbers, NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise UnitError(value, expected)
     if isinstance(value, int):
@@ -210,12 +213,14 @@ def _format(value: int, units: dict[str, int], zero: str) -> str:
     """Format in the largest unit in which the value is at least 1 and has at most three decimals."""
     if not value:
         return f"0{zero}"
-    unit = next(u for u in reversed(units) if units[u] <= value and value * 1000 % units[u] == 0)
-    return _decimal(Fraction(value, units[unit])) + unit
+    unit, factor = next(
+        (unit, factor) for unit, factor in reversed(units.items()) if factor <= value and value * 1000 % factor == 0
+    )
+    return _decimal(Fraction(value, factor)) + unit
 
 
 def _decimal(number: Fraction) -> str:
-    """Format a terminating decimal without an exponent. Its denominator divides a power of ten."""
+    """Format a number whose denominator divides a power of ten, without an exponent."""
     digits = 0
     while number.denominator != 1:
         number *= 10

@@ -1,7 +1,7 @@
-"""Cross-checks between the parts of a description: all contradictions are reported.
+"""Checks of the elements of a description against each other: all contradictions are reported.
 
-The parts may come from a description with other mistakes: `Parts` then lists the doubtful parts, so that consequences of
-a known mistake are not reported.
+The elements may come from a description with other mistakes. Then `Parts` marks the doubtful ones, so that consequences of a
+known mistake are not reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from testbed.errors import Problem
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.addresses import declared_networks, network_of, plan_networks, version_of
 from testbed.spec.contradictions import contradictions
-from testbed.spec.elements import MIN_IPV6_MTU, DEFAULT_MTU, Defaults, Impairments, Link, Node, Switch
+from testbed.spec.elements import DEFAULT_MTU, MIN_IPV6_MTU, Defaults, Impairments, Link, Node, Switch
 from testbed.spec.kinds import ETHERNET, Kind, kind_of
 from testbed.spec.layout import End
 from testbed.spec.names import MAX_CORES, port_number
@@ -29,11 +29,11 @@ _NUMBER = re.compile("[0-9]+|0[xX][0-9a-fA-F]*")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A cluster's parts before cross-checks.
+    """Elements of a cluster before the checks.
 
-    *_places: the index of each part in the user's list, from 0; None for a generated part; empty if the order is equal.
-    doubtful_*: the indices in these sequences of parts from which a mistake was removed. incomplete: nodes or links were
-    left out.
+    network, network6: pools of addresses. *_indices: the index of each element in the user's list, from 0; None for a
+    generated element; empty: the list has exactly these elements. doubtful_*: the indices of elements from which a mistake
+    was removed. incomplete: whether nodes, switches or links were left out.
     """
 
     nodes: Sequence[Node]
@@ -42,9 +42,9 @@ class Parts:
     defaults: Defaults
     network: str
     network6: str | None
-    node_places: Sequence[int | None] = ()
-    switch_places: Sequence[int | None] = ()
-    link_places: Sequence[int | None] = ()
+    node_indices: Sequence[int | None] = ()
+    switch_indices: Sequence[int | None] = ()
+    link_indices: Sequence[int | None] = ()
     doubtful_nodes: frozenset[int] = frozenset()
     doubtful_links: frozenset[int] = frozenset()
     doubtful_defaults: bool = False
@@ -53,7 +53,7 @@ class Parts:
 
 @dataclass(slots=True)
 class _Paths:
-    """Paths of the parts, for error messages."""
+    """Paths of the elements, for error messages."""
 
     nodes: list[str] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class _Paths:
 
 
 def check(parts: Parts) -> list[Problem]:
-    """Return all contradictions between the parts."""
+    """Return all contradictions between the elements."""
     paths = _make_paths(parts)
     references = list(_references(parts, paths))
     wiring = wire(parts.nodes, parts.switches, parts.links)
@@ -82,7 +82,7 @@ def check(parts: Parts) -> list[Problem]:
 
 
 def check_pools(network: str, network6: str | None) -> list[Problem]:
-    """Check the address pools separately."""
+    """Return the problems of the address pools by themselves. network6: None: there is no IPv6 pool."""
     problems = []
     for key, text, version, longest in (("network", network, 4, 30), ("network6", network6, 6, 64)):
         if text is None:
@@ -101,7 +101,7 @@ def check_pools(network: str, network6: str | None) -> list[Problem]:
         elif not 0 < pool.prefixlen <= longest or "/" not in text or "%" in text:
             problems.append(Problem(key, format_value(text), kind))
         elif str(pool) != str(ipaddress.ip_interface(text)):
-            problems.append(Problem(key, format_value(text), f"{kind}, without bits behind its prefix", str(pool)))
+            problems.append(Problem(key, format_value(text), f"{kind}, without bits after its prefix", str(pool)))
         elif any(pool.overlaps(ipaddress.ip_network(other)) for other in _NOT_UNICAST[version]):
             problems.append(Problem(key, format_value(text), f"{kind}, of unicast addresses"))
     return problems
@@ -117,29 +117,30 @@ _NOT_UNICAST = {
 def _make_paths(parts: Parts) -> _Paths:
     paths = _Paths()
     for index, node in enumerate(parts.nodes):
-        place = parts.node_places[index] if parts.node_places else index
-        paths.nodes.append(_path("node", place, node.name))
+        list_index = parts.node_indices[index] if parts.node_indices else index
+        paths.nodes.append(_path("node", list_index, node.name))
         for number, (name, nic) in enumerate(zip(nic_names(node), node.nics, strict=True)):
             paths.nics[End(node.name, name)] = f"{paths.nodes[-1]}.{item('nic', number, nic.name or '')}"
     for index, switch in enumerate(parts.switches):
-        place = parts.switch_places[index] if parts.switch_places else index
-        paths.switches.append(_path("switch", place, switch.name))
-    for place, link in zip(parts.link_places or range(len(parts.links)), parts.links, strict=True):
-        paths.links.append(item("link", place) if place is not None else f"generate ({'--'.join(link.ends)})")
+        list_index = parts.switch_indices[index] if parts.switch_indices else index
+        paths.switches.append(_path("switch", list_index, switch.name))
+    for list_index, link in zip(parts.link_indices or range(len(parts.links)), parts.links, strict=True):
+        paths.links.append(item("link", list_index) if list_index is not None else f"generate ({'--'.join(link.ends)})")
     return paths
 
 
-def _path(key: str, position: int | None, name: str) -> str:
-    return f"generate ({name})" if position is None else item(key, position, name)
+def _path(key: str, list_index: int | None, name: str) -> str:
+    return f"generate ({name})" if list_index is None else item(key, list_index, name)
 
 
 def _names(parts: Parts, paths: _Paths) -> Iterator[Problem]:
+    """Find names of nodes and switches that occur twice."""
     first: dict[str, str] = {}
     names = [node.name for node in parts.nodes] + [switch.name for switch in parts.switches]
     all_paths = paths.nodes + paths.switches
     for name, path in zip(names, all_paths, strict=True):
         if name in first:
-            expected = f"a name of its own: {first[name]} has it already"
+            expected = f"another name: {first[name]} has this one"
             yield Problem(f"{path}.name", format_value(name), expected)
         first.setdefault(name, path)
 
@@ -165,7 +166,7 @@ def _references(parts: Parts, paths: _Paths) -> Iterator[Problem]:
     known = [node.name for node in parts.nodes] + list(switches)
     existing = frozenset(known)
     plugged: dict[str, str] = {}
-    suggestions_left = 20  # comparing names is slow, and more suggestions do not help
+    suggestions_left = 20  # the search for the nearest name is slow, and more suggestions do not help
     for link, path in zip(parts.links, paths.links, strict=True):
         if link.owners[0] == link.owners[1] and link.owners[0] in existing:
             yield Problem(
@@ -186,7 +187,7 @@ def _references(parts: Parts, paths: _Paths) -> Iterator[Problem]:
                 if not 1 <= port_number(port) <= highest:
                     yield Problem(path_of_end, format_value(end), f"a port of {owner} from 1 to {highest:,}")
             if port and plugged.setdefault(end, path) != path:
-                yield Problem(path_of_end, format_value(end), f"a free port: {plugged[end]} is plugged in there")
+                yield Problem(path_of_end, format_value(end), f"a free port: {plugged[end]} is plugged into this one")
         if link.datapath == "direct":
             for owner in link.owners:
                 if owner in switches:
@@ -198,12 +199,12 @@ def _references(parts: Parts, paths: _Paths) -> Iterator[Problem]:
 
 
 def _doubled_links(parts: Parts, paths: _Paths) -> Iterator[Problem]:
-    """Find listed links between two elements that the shape has already connected: mostly that cable is intended."""
-    places = parts.link_places or range(len(parts.links))
+    """Find listed links, without ports, between two elements that a generated link joins: mostly that link is meant."""
+    indices = parts.link_indices or range(len(parts.links))
     switches = {switch.name for switch in parts.switches}
-    generated = {frozenset(link.owners) for link, place in zip(parts.links, places, strict=True) if place is None}
-    for link, place, path in zip(parts.links, places, paths.links, strict=True):
-        if place is None or frozenset(link.owners) not in generated or any(":" in end for end in link.ends):
+    generated = {frozenset(link.owners) for link, index in zip(parts.links, indices, strict=True) if index is None}
+    for link, index, path in zip(parts.links, indices, paths.links, strict=True):
+        if index is None or frozenset(link.owners) not in generated or any(":" in end for end in link.ends):
             continue
         first, second = link.ends
         port = f"{first}:{'9' if first in switches else 'eth1'}"
@@ -216,6 +217,7 @@ def _doubled_links(parts: Parts, paths: _Paths) -> Iterator[Problem]:
 
 
 def _ports(parts: Parts, paths: _Paths, wiring: Wiring) -> Iterator[Problem]:
+    """Find switches with too many ports or links, and links between switches of different kinds."""
     kinds = {switch.name: switch.kind for switch in parts.switches}
     plugged = Counter(end.owner for pair in wiring.ends for end in pair or ())
     for switch, path in zip(parts.switches, paths.switches, strict=True):
@@ -238,25 +240,24 @@ def _kinds(parts: Parts, paths: _Paths) -> Iterator[Problem]:
     for link, path in zip(parts.links, paths.links, strict=True):
         if link.kind is None:
             continue
-        found, at_switch = format_value(link.kind), next((owner for owner in link.owners if owner in kinds), None)
-        if at_switch is not None and kinds[at_switch] != link.kind:
-            expected = (
-                f"{format_value(kinds[at_switch])}, the kind of the switch {at_switch}, or no kind: it is implied"
-            )
-            yield Problem(f"{path}.kind", found, expected)
-        elif at_switch is None and kind_of(link.kind).needs_switch:
-            yield Problem(f"{path}.kind", f"{found} between two nodes", "a switch of that kind between them")
+        actual, switch = format_value(link.kind), next((owner for owner in link.owners if owner in kinds), None)
+        if switch is not None and kinds[switch] != link.kind:
+            expected = f"{format_value(kinds[switch])}, the kind of the switch {switch}, or no kind: it is implied"
+            yield Problem(f"{path}.kind", actual, expected)
+        elif switch is None and kind_of(link.kind).needs_switch:
+            yield Problem(f"{path}.kind", f"{actual} between two nodes", "a switch of that kind between them")
         elif kind_of(link.kind).modelled and link.datapath not in ("auto", "relay"):
-            expected = f"'auto': links of kind {link.kind} are in the relay"
+            expected = f"'auto' or 'relay': the relay carries links of kind {link.kind}"
             yield Problem(f"{path}.datapath", format_value(link.datapath), expected)
 
 
 def too_many_ports(path: str, ports: int, kind: Kind) -> Problem:
-    """Return the problem of a switch with too many ports."""
+    """Return the problem of a switch with too many ports. path: path of the switch."""
     return Problem(path, f"{ports:,} ports", f"at most {kind.max_ports:,} ports {kind.why_max}")
 
 
 def _nics(parts: Parts, paths: _Paths, wiring: Wiring) -> Iterator[Problem]:
+    """Find NICs with equal names or hardware addresses, and NICs without a link."""
     used = {end for pair in wiring.ends if pair for end in pair}
     macs: dict[str, str] = {}
     for index, node in enumerate(parts.nodes):
@@ -272,18 +273,19 @@ def _nics(parts: Parts, paths: _Paths, wiring: Wiring) -> Iterator[Problem]:
                 yield Problem(path, f"the NIC {name} without a link", f"a link with the end '{end}'")
             if nic.mac and macs.setdefault(nic.mac, path) != path:
                 yield Problem(
-                    f"{path}.mac", format_value(nic.mac), f"a hardware address of its own: {macs[nic.mac]} has it"
+                    f"{path}.mac", format_value(nic.mac), f"another hardware address: {macs[nic.mac]} has this one"
                 )
 
 
 def _hosts(parts: Parts, paths: _Paths) -> Iterator[Problem]:
+    """Find cores in caches and ranks that the node's host does not have, and cores with two caches."""
     for node, path in zip(parts.nodes, paths.nodes, strict=True):
         cores = node.cores or (MAX_CORES if node.profile else 1)
         seen: set[int] = set()
         for key, groups in (("caches", node.caches), ("ranks", (node.ranks,))):
             for number in [core for group in groups for core in group if core >= cores]:
                 allowed = f"a core of the node, 0 to {cores - 1}" if cores > 1 else "core 0: the node has 1 core"
-                yield Problem(f"{path}.{key}", f"core {number}", f"{allowed}; 'cores' says how many it has")
+                yield Problem(f"{path}.{key}", f"core {number}", f"{allowed}; the key 'cores' sets their number")
         for number in [core for group in node.caches for core in group]:
             if number in seen:
                 yield Problem(f"{path}.caches", f"core {number} twice", "each core in one group")
@@ -303,42 +305,43 @@ def _impairments(parts: Parts, paths: _Paths) -> Iterator[Problem]:
         owners = link.owners
         frame = max([parts.defaults.mtu, *(mtu for owner in owners for mtu in mtus.get(owner, ()))]) + _ETHERNET_HEADER
         kind = kind_of(kind_of_link(link, kinds))
-        both = effective(link, parts.defaults)
-        for direction, impairments in zip(("forward", "backward"), both, strict=True):
+        effective_impairments = effective(link, parts.defaults)
+        for direction, impairments in zip(("forward", "backward"), effective_impairments, strict=True):
             if impairments is default and (frame, kind.name) in valid_defaults:
                 continue
-            problems_found = list(contradictions(impairments, frame))
-            problems_found += [
-                (key, f"{key} on a link of kind {kind.name}", f"none: {kind.why_lacks}")
+            mistakes = list(contradictions(impairments, frame))
+            mistakes += [
+                (key, f"{key} on a link of kind {kind.name}", f"no {key}: {kind.why_lacks}")
                 for key in kind.unsupported(impairments)
             ]
-            if impairments is default and not problems_found:
+            if impairments is default and not mistakes:
                 valid_defaults.add((frame, kind.name))
             levels = [(f"{path}.{direction}", getattr(link, direction) or Impairments()), (path, link)]
             levels.append(("defaults.link", default))
-            for key, found, expected in problems_found:
-                origin = next((place for place, level in levels if getattr(level, key) is not None), path)
-                place = f"{origin}.{key}"
-                if place not in seen:
-                    seen.add(place)
+            for key, actual, expected in mistakes:
+                origin = next((level_path for level_path, level in levels if getattr(level, key) is not None), path)
+                key_path = f"{origin}.{key}"
+                if key_path not in seen:
+                    seen.add(key_path)
                     suffix = f" ({path})" if origin == "defaults.link" else ""
-                    yield Problem(place, found, expected + suffix)
+                    yield Problem(key_path, actual, expected + suffix)
         if link.datapath == "direct":
-            impaired = sorted({key for side in both for key, value in side.explicit().items() if value})
-            if impaired:
+            keys = sorted(
+                {key for impairments in effective_impairments for key, value in impairments.explicit().items() if value}
+            )
+            if keys:
                 expected = "'auto', or no impairment: a direct link is one veth pair and cannot have any"
-                yield Problem(
-                    f"{path}.datapath", f"'direct' on a link with {join_alternatives(impaired, 'and')}", expected
-                )
+                yield Problem(f"{path}.datapath", f"'direct' on a link with {join_alternatives(keys, 'and')}", expected)
 
 
 def kind_of_link(link: Link, kinds: Mapping[str, str]) -> str:
-    """Return the kind of a link's network. kinds: of the switches, by name."""
+    """Return the kind of a link's network. kinds: kinds of the switches, by name."""
     return next((kinds[owner] for owner in link.owners if owner in kinds), link.kind or ETHERNET.name)
 
 
 def effective(link: Link, defaults: Defaults) -> tuple[Impairments, Impairments]:
-    """Return the effective impairments, forward and backward: the direction's keys, then the link's, then the defaults."""
+    """Return the effective impairments of both directions: a key of the direction overrides that of the link, which
+    overrides the default."""
     common = link.over(defaults.link)
     return (
         link.forward.over(common) if link.forward else common,
@@ -358,7 +361,7 @@ def _addresses(parts: Parts, paths: _Paths, wiring: Wiring, segments_known: bool
             path = item(f"{paths.nics[end]}.addresses", number)
             pool, host_address = pools[version_of(text)], text.partition("/")[0]
             if host_address in owners:
-                yield Problem(path, format_value(text), f"an address of its own: {owners[host_address]} has it already")
+                yield Problem(path, format_value(text), f"another address: {owners[host_address]} has this one")
                 continue
             owners[host_address] = f"{end.owner}'s {end.port}"
             if pool and not pool.contains(network_of(text)):

@@ -1,9 +1,9 @@
-"""Wire links to NICs and ports, and find the NICs that share a layer-2 segment.
+"""Wiring of links to NICs and ports, and the layer-2 segments that result.
 
-NIC names: as written at a link's end; otherwise the node's declared NICs with names other than ethN, in their order;
-otherwise the next free ethN in link order. Switch ports: as written at the end; otherwise the next free number from 1 in
-link order. A segment is a set of elements connected by switches, or a single link between two nodes; segments are ordered
-by their first link. NICs of different MTUs on one segment are permitted, with a warning.
+A link's end at a node is the NIC that the end names; otherwise the next of the node's declared NICs with a name other than
+ethN; otherwise the next free ethN, in link order. An end at a switch is the port that it names; otherwise the next free
+number from 1, in link order. A segment is a set of elements connected by switches, or a single link between two nodes;
+segments are ordered by their first link. NICs of different MTUs on one segment are permitted, with a warning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from testbed.spec.layout import End
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A layer-2 network. nics: in link order. links: indices in the description's list."""
+    """A layer-2 network. switches: names of its switches. nics: its NICs, in link order. links: indices of its links in the
+    description."""
 
     switches: tuple[str, ...]
     nics: tuple[End, ...]
@@ -27,8 +28,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """Wiring of a description. ends: both ends of each link, or None for a link with an unknown end. declared: the nodes'
-    declared NICs, including those without a link."""
+    """Wiring of a description. ends: both ends of each link; None for a link with an unknown end. declared: the declared
+    NICs, including those without a link. segments: segments in the order of their first links."""
 
     ends: tuple[tuple[End, End] | None, ...]
     declared: dict[End, Nic]
@@ -43,7 +44,8 @@ def nic_names(node: Node) -> list[str]:
 
 
 def wire(nodes: Sequence[Node], switches: Sequence[Switch], links: Sequence[Link]) -> Wiring:
-    """Choose names and ports. Links with unknown ends are left out, since the cross-checks call this, too."""
+    """Choose the NICs and ports of all links. A link with an unknown end has none: the checks of a description with mistakes
+    call this, too."""
     is_switch = dict.fromkeys((switch.name for switch in switches), True) | dict.fromkeys(
         (node.name for node in nodes), False
     )
@@ -91,6 +93,7 @@ def _segments(ends: Sequence[tuple[End, End] | None], is_switch: dict[str, bool]
     parent = {name: name for name, switch in is_switch.items() if switch}
 
     def find(name: str) -> str:
+        """Return the representative of a switch's segment (union-find with path halving)."""
         while parent[name] != name:
             parent[name] = parent[parent[name]]
             name = parent[name]
@@ -117,7 +120,7 @@ def mtu_warnings(nodes: Sequence[Node], switches: Sequence[Switch], links: Seque
     """Return a sentence for each segment with NICs of different MTUs, in the segments' order. default: MTU of the NICs that
     declare none."""
     if all(nic.mtu in (None, default) for node in nodes for nic in node.nics):
-        return []  # without the wiring of a large cluster
+        return []  # the wiring of a large cluster takes long
     wiring = wire(nodes, switches, links)
     mtus = {end: nic.mtu or default for end, nic in wiring.declared.items()}
     sentences = []

@@ -1,6 +1,6 @@
-"""Dask engines: workers on this machine, or those of a site's scheduler.
+"""Dask engines, with workers on this machine or those of a remote scheduler.
 
-A remote scheduler must use mutual TLS: whoever can submit to a scheduler can run any program on its workers. Scapy
+A remote scheduler must use mutual TLS, since a client of a scheduler can run any program on its workers. Scapy
 (GPL-2.0-only) is not imported together with Dask, which needs packages under Apache-2.0: `study_points` rejects points with
 the scapy codec.
 """
@@ -60,7 +60,7 @@ class DaskHere:
 
 
 class DaskScheduler:
-    """Engine on a remote scheduler. width: number of its workers' threads when the engine is made."""
+    """Engine of the workers of a remote scheduler. width: number of their threads when the engine is created."""
 
     def __init__(self, address: str, certificates: Certificates) -> None:
         """address: ``tls://HOST:PORT``. Raises UnsupportedError for an address without TLS or port, NotFoundError for a
@@ -68,7 +68,7 @@ class DaskScheduler:
         without this version of testbed."""
         if not address.startswith(_TLS):
             raise UnsupportedError(
-                f"scheduler {address}: without TLS anybody on its network could run programs on its workers; "
+                f"scheduler {address}: without TLS, everyone on its network could run programs on its workers; "
                 f"use {_TLS}HOST:PORT"
             )
         if not _has_port(address):
@@ -94,7 +94,7 @@ class DaskScheduler:
         from distributed import Client
         from distributed.security import Security
 
-        for name in ("distributed", "distributed.client"):  # they log losses of the scheduler with tracebacks
+        for name in ("distributed", "distributed.client"):  # they log the loss of the scheduler with tracebacks
             logging.getLogger(name).setLevel(logging.CRITICAL)
         files = self._certificates
         security = Security(
@@ -119,10 +119,10 @@ def _has_port(address: str) -> bool:
 def check_versions(client: Client) -> None:
     """Check that all workers have this version of testbed. Raises UnsupportedError."""
     local_version = metadata.version(DISTRIBUTION)
-    for worker, found in client.run(metadata.version, DISTRIBUTION, on_error="return").items():
-        if found != local_version:
-            present = f"has testbed {found}" if isinstance(found, str) else f"has no testbed ({found})"
+    for worker, version in client.run(metadata.version, DISTRIBUTION, on_error="return").items():
+        if version != local_version:  # an exception if testbed is not installed
+            actual = f"has testbed {version}" if isinstance(version, str) else f"has no testbed ({version})"
             raise UnsupportedError(
-                f"worker {worker} {present}, and this is testbed {local_version}: install testbed {local_version} "
+                f"worker {worker} {actual}, and this is testbed {local_version}: install testbed {local_version} "
                 "on that worker"
             )

@@ -30,8 +30,8 @@ def grid(axes: Mapping[str, Sequence[Value]]) -> Iterator[dict[str, Value]]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Range of a parameter, in base units: ns, bit/s, bytes, or a plain number. kind: the quantity, a key of `_QUANTITIES`.
-    is_log: whether values are uniform on a logarithmic scale."""
+    """Range of a parameter. low, high: its ends, in ns, bit/s, bytes, or as a plain number. kind: kind of quantity, a key of
+    `_QUANTITIES`. is_log: whether values are uniform on a logarithmic scale."""
 
     low: float
     high: float
@@ -48,12 +48,12 @@ class Range:
 
 
 def latin_hypercube(ranges: Mapping[str, Range], count: int, seed: int) -> Iterator[dict[str, Value]]:
-    """Yield `count` points. Each parameter's range is divided into `count` equal parts, each with one point (McKay,
+    """Yield `count` points. The range of each parameter is divided into `count` equal intervals, each with one point (McKay,
     Beckman, Conover, Technometrics 21, 1979)."""
     rng = random.Random(seed)
     columns = {}
     for name, range_ in ranges.items():
-        fractions = [(part + rng.random()) / count for part in range(count)]
+        fractions = [(interval + rng.random()) / count for interval in range(count)]
         rng.shuffle(fractions)
         columns[name] = [range_.at(fraction) for fraction in fractions]
     for number in range(count):
@@ -61,7 +61,8 @@ def latin_hypercube(ranges: Mapping[str, Range], count: int, seed: int) -> Itera
 
 
 def read_range(table: object, path: str) -> Range | list[Problem]:
-    """Read a range as in TOML: {from, to, scale}, both ends of the same kind of quantity. path: path of the table."""
+    """Read a range as in TOML: {from, to, scale}, both ends of the same kind of quantity. Return it, or its problems. path:
+    path of the table."""
     if not isinstance(table, Mapping):
         return [Problem(path, format_value(table), "a table with the keys from and to")]
     problems = [

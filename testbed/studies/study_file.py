@@ -11,29 +11,29 @@
     "link.loss" = ["0%", "1%", "5%"]
     seed = [1, 2, 3]
 
-    [latin]                               # or a Latin hypercube, of each combination of the grid
+    [latin]                               # or a Latin hypercube, for each combination of the grid
     points = 20
     seed = 7
     ranges = { "link.delay" = { from = "1us", to = "1ms", scale = "log" } }
 
     [[point]]                             # or single points
     protocol = "am2"
-    cores = 4                             # of this point in namespaces
+    cores = 4                             # processors of this point in namespaces
 
-    [resources]                           # of a run in namespaces; default: exclusive = true, the whole machine
+    [resources]                           # processors of a run in namespaces; default: exclusive = true, all of them
     cores = 2
 
 Parsing is strict, as for descriptions: all problems are reported together, with the nearest valid names. Parameters are
-those of `testbed run`: ``cluster``, ``workload``, ``protocol``, ``mode``, ``seed``, ...; ``settings.KEY`` of the workload,
-``firmware.KEY`` of the protocol's NICs, and ``link.KEY``: a default impairment of all links. ``cores`` and ``exclusive`` of
-a point replace those of [resources].
+those of `testbed run`: ``cluster``, ``workload``, ``protocol``, ``mode``, ``seed``, ...; ``settings.KEY`` for the workload,
+``firmware.KEY`` for the protocol's NICs, and ``link.KEY`` for the default impairments of all links. ``cores`` and
+``exclusive`` of a point replace those of [resources].
 
-Or a study is a swarm: random small clusters with faults, each of which must deliver every message exactly once::
+A study may instead be a swarm: random small clusters with faults, each of which must deliver every message exactly once::
 
     [swarm]
     protocols = ["emp", "via"]
-    cases = 1_000_000                     # of each protocol
-    seed = 0                              # of the first case
+    cases = 1_000_000                     # number of cases of each protocol
+    seed = 0                              # seed of the first case
     cases_per_point = 500
 """
 
@@ -69,12 +69,12 @@ SWARM, FIRST_SEED, CASES = "swarm", "first_seed", "cases"
 """Parameters of a point that runs cases of a swarm: the protocol, the seed of the first case, the number of cases."""
 
 GROUPS: Final = ("settings", "firmware", "link")
-"""Parameters ``GROUP.KEY``."""
+"""Groups of parameters with the names ``GROUP.KEY``."""
 
 _REQUIRED: Final = ("cluster", "workload")
 _TABLES: Final = ("name", "run", "grid", "latin", "point", "resources", "swarm")
 _SWARM_NUMBERS: Final = {"cases": (1, None), "seed": (0, 0), "cases_per_point": (1, 500)}
-"""Numbers of the table [swarm]: minimum, and default."""
+"""Keys of the table [swarm] with numbers: minimum, and default; None: the key is required."""
 _CORE_COUNT: Final = "a number of processors, 1 or more"
 _EITHER: Final = "either cores, or exclusive = true"
 
@@ -82,7 +82,7 @@ _EITHER: Final = "either cores, or exclusive = true"
 @dataclass(frozen=True, slots=True)
 class Study:
     """A study. points: the parameters of each run, in the order of the file. varied: names of the parameters that differ
-    between points. base: directory of relative files. cores: needed by a run in namespaces whose point does not say it;
+    between points. base: directory of relative files. cores: processors of a run in namespaces, unless its point sets them;
     None: the whole machine."""
 
     name: str
@@ -102,14 +102,14 @@ class Study:
 
 
 def load(path: str | Path) -> Study:
-    """Load a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
+    """Load a study from a file. Raises DescriptionError, NotFoundError, PermissionDeniedError."""
     file = Path(path)
     return parse(read_text(file), str(path), file.name.removesuffix(".toml"), file.absolute().parent)
 
 
 def parse(text: str, source: str, name: str = "study", base: Path | None = None) -> Study:
-    """Parse a text. source: name for error messages. name: default of the study's name. base: directory of relative files.
-    Raises DescriptionError."""
+    """Parse a study in TOML. source: name for error messages. name: default of the study's name. base: directory of relative
+    files; None: the working directory. Raises DescriptionError."""
     reader = _Reader(table_of(text, source))
     study = reader.study(name, base or Path.cwd())
     if reader.problems:
@@ -123,7 +123,7 @@ def _is_core_count(value: object) -> bool:
 
 
 class _Reader:
-    """Reader of a study's table, which collects its problems."""
+    """Reader of the table of a study. problems: the problems found so far."""
 
     def __init__(self, table: Mapping[str, object]) -> None:
         self.problems: list[Problem] = []
@@ -135,7 +135,7 @@ class _Reader:
             if key not in _TABLES:
                 self._unknown("", key, _TABLES)
         if not isinstance(title := self._table.get("name", name), str) or not title:
-            self.problems.append(Problem("name", format_value(title), "a text"))
+            self.problems.append(Problem("name", format_value(title), "a text that is not empty"))
         if "swarm" in self._table:
             return self._swarm(str(title), base)
         common = self._parameters("run", self._table.get("run", {}))
@@ -158,10 +158,10 @@ class _Reader:
         return Study(str(title), tuple(points), tuple(dict.fromkeys(varied)), base, cores)
 
     def _swarm(self, title: str, base: Path) -> Study | None:
-        """Return the points of a swarm."""
-        for other in _TABLES[1:-1]:
-            if other in self._table:
-                self.problems.append(Problem(other, "together with [swarm]", "a swarm, or runs"))
+        """Return the study of a swarm; None if it has problems."""
+        for key in _TABLES[1:-1]:
+            if key in self._table:
+                self.problems.append(Problem(key, "together with [swarm]", "either a swarm or runs"))
         table = self._table["swarm"]
         if not isinstance(table, Mapping):
             self.problems.append(Problem("swarm", format_value(table), "a table"))
@@ -169,10 +169,8 @@ class _Reader:
         for key in table:
             if key not in ("protocols", *_SWARM_NUMBERS):
                 self._unknown("swarm", key, ("protocols", *_SWARM_NUMBERS))
-        protocols, known = (
-            table.get("protocols"),
-            [protocol.name for protocol in offered_protocols() if protocol.ethertype],
-        )
+        protocols = table.get("protocols")
+        known = [protocol.name for protocol in offered_protocols() if protocol.ethertype]
         if not isinstance(protocols, list) or not protocols or len(set(map(repr, protocols))) < len(protocols):
             self.problems.append(
                 Problem("swarm.protocols", format_value(protocols), "a list of protocols, all different")
@@ -208,19 +206,20 @@ class _Reader:
         return value
 
     def _parameters(self, path: str, table: object) -> dict[str, Value]:
-        """Read parameters with one value each."""
-        flat: dict[str, Value] = {}
+        """Read a table of parameters with one value each; return the valid ones."""
+        parameters: dict[str, Value] = {}
         for name, path_of_value, value in self._flatten(path, table):
             if self._is_valid(name, path_of_value, value):
                 assert isinstance(value, str | int | float)
-                flat[name] = value
-        return flat
+                parameters[name] = value
+        return parameters
 
     def _axes(self) -> dict[str, Sequence[Value]]:
+        """Read the grid: the values of each parameter."""
         axes: dict[str, Sequence[Value]] = {}
         for name, path_of_value, values in self._flatten("grid", self._table.get("grid", {})):
             if not isinstance(values, list) or not values:
-                self.problems.append(Problem(path_of_value, format_value(values), "a list of values, one at least"))
+                self.problems.append(Problem(path_of_value, format_value(values), "a list of at least one value"))
                 continue
             valid = [self._is_valid(name, item(path_of_value, number), value) for number, value in enumerate(values)]
             if all(valid):
@@ -262,6 +261,7 @@ class _Reader:
         return ranges, count, seed
 
     def _list(self) -> list[dict[str, Value]]:
+        """Read the listed points."""
         raw = self._table.get("point", [])
         if not isinstance(raw, list):
             self.problems.append(Problem("point", format_value(raw), "tables [[point]]"))
@@ -269,7 +269,7 @@ class _Reader:
         return [self._parameters(item("point", number), table) for number, table in enumerate(raw)]
 
     def _cores(self) -> int | None:
-        """Read the processors of a run in namespaces; None: all of the machine."""
+        """Read the number of processors of a run in namespaces; None: the whole machine."""
         table = self._table.get("resources", {})
         if not isinstance(table, Mapping):
             self.problems.append(Problem("resources", format_value(table), "a table"))
@@ -289,37 +289,38 @@ class _Reader:
         return cores
 
     def _check_resources(self, points: Sequence[Parameters], cores: int | None) -> None:
-        """Find the first point with contradictory resources. cores: of the study."""
+        """Add a problem for the first point with contradictory resources. cores: of the study."""
         for number, point in enumerate(points):
             exclusive = point.get(EXCLUSIVE)
             if (exclusive is True and CORES in point) or (exclusive is False and point.get(CORES, cores) is None):
-                found = ", ".join(f"{key} = {format_value(point[key])}" for key in RESOURCES if key in point)
-                self.problems.append(Problem("", f"{found} of point {number}", _EITHER))
+                actual = ", ".join(f"{key} = {format_value(point[key])}" for key in RESOURCES if key in point)
+                self.problems.append(Problem("", f"{actual} of point {number}", _EITHER))
                 return
 
     def _flatten(self, path: str, table: object, depth: int = 0) -> list[tuple[str, str, object]]:
-        """List names, paths and values of a table whose groups are tables, or keys with a dot. depth: 1 if a value may be a
-        table."""
+        """Return the names, paths and values in a table whose groups are tables, or keys with a dot. depth: 1 if a value may
+        be a table, else 0."""
         if not isinstance(table, Mapping):
             self.problems.append(Problem(path, format_value(table), "a table of parameters"))
             return []
         entries: list[tuple[str, str, object]] = []
         for key, value in table.items():
             if key in GROUPS and isinstance(value, Mapping):
-                entries += [(f"{key}.{inner}", f"{path}.{key}.{inner}", item) for inner, item in value.items()]
+                entries += [(f"{key}.{inner}", f"{path}.{key}.{inner}", entry) for inner, entry in value.items()]
             elif isinstance(value, Mapping) and not depth:
                 self._unknown(path, key, (*OPTIONS, *GROUPS))
             else:
                 entries.append((key, below(path, key), value))
         counts = Counter(name for name, _, _ in entries)
         self.problems += [
-            Problem(path_of_value, "twice in this table", "one place for each parameter")
+            Problem(path_of_value, "twice in this table", "each parameter once")
             for name, path_of_value, _ in entries
             if counts.pop(name, 0) > 1
         ]
         return entries
 
     def _is_known(self, name: str, path_of_value: str) -> bool:
+        """Whether a parameter exists; else add a problem."""
         group, dot, key = name.partition(".")
         if dot and group == "link" and key not in Impairments.model_fields:
             self._unknown(path_of_value.rpartition(".")[0], key, tuple(Impairments.model_fields))
@@ -336,7 +337,7 @@ class _Reader:
         return False
 
     def _is_valid(self, name: str, path_of_value: str, value: object) -> bool:
-        """Whether it is a parameter with a value of its type; else add a problem."""
+        """Whether a parameter exists and the value has its type; else add a problem."""
         if not self._is_known(name, path_of_value):
             return False
         if name == CORES and not _is_core_count(value):
@@ -361,16 +362,18 @@ class _Reader:
         ranges: Mapping[str, object],
         listed_points: Sequence[Parameters],
     ) -> None:
-        """Find duplicate and missing parameters."""
+        """Add problems for duplicate and missing parameters."""
         tables = {**dict.fromkeys(axes, "[grid]"), **dict.fromkeys(ranges, "[latin]")}
-        twice = [(f"latin.ranges.{name}", "[grid]") for name in ranges if name in axes]
-        twice += [
+        duplicates = [(f"latin.ranges.{name}", "[grid]") for name in ranges if name in axes]
+        duplicates += [
             (f"{item('point', number)}.{name}", tables[name])
             for number, point in enumerate(listed_points)
             for name in point
             if name in tables
         ]
-        self.problems += [Problem(path, f"also in {table}", "one place for each parameter") for path, table in twice]
+        self.problems += [
+            Problem(path, f"also in {table}", "each parameter in one table") for path, table in duplicates
+        ]
         if len({repr(sorted(point.items())) for point in listed_points}) < len(listed_points):
             self.problems.append(Problem("point", "two equal tables", "points that all differ"))
         set_parameters = {*common, *axes, *ranges}
@@ -381,9 +384,9 @@ class _Reader:
             self.problems.append(Problem("", "nothing that varies", "a table [grid] or [latin], or tables [[point]]"))
 
     def _check_size(self, points: int) -> None:
-        """Refuse too many points before they are made."""
+        """Add a problem for too many points, before they are generated."""
         if points > MAX_POINTS:
-            self.problems.append(Problem("", f"{points:,} points", f"{MAX_POINTS:,} at most"))
+            self.problems.append(Problem("", f"{points:,} points", f"at most {MAX_POINTS:,}"))
 
     def _unknown(self, path: str, key: object, known: Sequence[str]) -> None:
         self.problems.append(

@@ -1,8 +1,8 @@
-"""Folder of a study, which can be resumed after an interruption:
+"""Folder of a study, from which it can be continued after an interruption:
 
 study.json      the study's points, the machine and the versions
-points.jsonl    a line for each attempt, written when it has ended: number, attempt, outcome, error, verdict, seconds, rows
-rows.jsonl      all rows in the order of the points, with the point's number and varied parameters; written at the end
+points.jsonl    a line for each attempt, written when it has ended: point, attempt, outcome, error, verdict, seconds, rows
+rows.jsonl      all rows in the order of the points, with the number and varied parameters of the point; written at the end
 rows.parquet    like rows.jsonl, if polars is installed (extra `studies`)
 """
 
@@ -32,8 +32,8 @@ _POINTS: Final = "points.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of a point's last attempt. outcome: done or failed. error: a sentence, if it failed. verdict: the run's grade.
-    seconds: duration."""
+    """Result of an attempt of a point. point: number of the point. attempt: number of the attempt, from 1. outcome: done or
+    failed. error: the reason of a failure, or empty. verdict: grade of the run. seconds: duration. rows: rows of the run."""
 
     point: int
     attempt: int
@@ -63,17 +63,17 @@ class StudyFolder:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
-            raise ConflictError(f"another process computes the points of {self.path}: wait for its end") from None
+            raise ConflictError(f"another process computes the points of {self.path}: wait until it ends") from None
         finally:
             os.close(descriptor)
 
     def keep(self, outcome: Outcome) -> None:
-        """Append the result of an attempt. Raises UnwritableError; earlier outcomes stay complete."""
+        """Append the result of an attempt. Raises UnwritableError; then earlier results are still complete."""
         self._lines.write(asdict(outcome))
 
     def outcomes(self) -> dict[int, Outcome]:
-        """Read the last outcome of each point. An incomplete last line, left by a killed process, is ignored. Raises
-        TestbedError for other damage."""
+        """Read the last outcome of each point, by number. An incomplete last line, left by a killed process, is ignored.
+        Raises TestbedError for other damage."""
         try:
             return {line["point"]: Outcome(**line) for line in read(self.path / _POINTS)}
         except (KeyError, TypeError) as error:
@@ -103,19 +103,19 @@ def labelled_rows(study: Study, outcomes: Mapping[int, Outcome]) -> Iterator[Map
 
 
 def varied_values(study: Study, parameters: Parameters) -> dict[str, object]:
-    """Return a point's values of the varied parameters; None for an absent parameter."""
+    """Return the values of the varied parameters of a point; None for an absent parameter."""
     return {name: parameters.get(name) for name in study.varied}
 
 
 def new_folder(path: Path, study: Study) -> StudyFolder:
-    """Create a folder. Raises ConflictError if it is not empty, UnwritableError."""
+    """Create the folder of a study. Raises ConflictError if it is not empty, UnwritableError."""
     begin(path / _STUDY, "a study", {"study": {**asdict(study), "base": str(study.base)}})
     return StudyFolder(path)
 
 
 def open_folder(path: Path) -> tuple[StudyFolder, Study]:
-    """Open a folder to resume it. Raises NotFoundError if it does not exist, UnsupportedError for a folder of a newer
-    version, TestbedError for a damaged folder."""
+    """Open the folder of a study to continue it. Raises NotFoundError if it does not exist, UnsupportedError for a folder of
+    a newer version, TestbedError for a damaged folder."""
     request = resume(path / _STUDY, "a study")
     try:
         document = request["study"]
@@ -132,7 +132,7 @@ def open_folder(path: Path) -> tuple[StudyFolder, Study]:
 
 
 def _write_table(rows: list[Mapping[str, Any]], path: Path) -> None:
-    """Write the rows as Parquet, if polars is installed; values that are neither numbers nor text as JSON."""
+    """Write the rows as Parquet, if polars is installed. Values that are neither numbers nor text are written as JSON."""
     try:
         import polars
     except ImportError:

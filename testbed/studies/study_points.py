@@ -1,5 +1,5 @@
-"""Points of a study: each is one run, or some cases of a swarm. Request and result are plain data, so that any process with
-this package can compute them."""
+"""Points of a study: each is one run, or some cases of a swarm. Requests and results are JSON, so that any process with this
+package can compute points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from testbed.studies.study_file import CASES, FIRST_SEED, RESOURCES, SWARM
 DONE, FAILED = "done", "failed"
 
 _MAX_REDUCED: Final = 3
-"""Maximum failed cases of a point that are reduced: each takes as long as a hundred cases."""
+"""Maximum number of failed cases of a point that are reduced: reducing one takes as long as a hundred cases."""
 
 _IN_NAMESPACES: Final = ("live", "dilated")
 
@@ -38,7 +38,8 @@ def is_live(parameters: Parameters) -> bool:
 
 
 def compute(request: str) -> str:
-    """Run a point. request and result: JSON, see `requested` and `Outcome`. Errors of the run become its outcome."""
+    """Compute a point. request: as `format_request` returns it. Return JSON with the keys of `study_folder.Outcome` other
+    than point and attempt. An error of the run becomes its outcome."""
     _freeze_imports()
     point = json.loads(request)
     start_time = time.monotonic()
@@ -47,27 +48,27 @@ def compute(request: str) -> str:
         result = _run_cases(parameters) if SWARM in parameters else _run(parameters, Path(point["base"]))
     except TestbedError as error:
         result = {"outcome": FAILED, "error": str(error), "rows": [], "verdict": ""}
-    gc.collect()  # hosts and NICs of a run form reference cycles, with the memory of their endpoints
+    gc.collect()  # hosts and NICs of a run form reference cycles, which hold the memory of their endpoints
     return json.dumps({**result, "seconds": round(time.monotonic() - start_time, 6)}, default=repr)
 
 
 @cache
 def _freeze_imports() -> None:
-    """Exclude the objects that exist before the first run from garbage collection, in a process for points."""
+    """In a worker process, exclude the objects that exist before the first run from garbage collection."""
     if multiprocessing.parent_process() is not None:
         gc.freeze()
 
 
-def requested(parameters: Parameters, base: Path) -> str:
-    """Format the request of a point. base: directory of relative files."""
-    of_run = {name: value for name, value in parameters.items() if name not in RESOURCES}
-    return json.dumps({"parameters": of_run, "base": str(base)})
+def format_request(parameters: Parameters, base: Path) -> str:
+    """Format the request for a point, without the parameters that reserve processors. base: directory of relative files."""
+    run_parameters = {name: value for name, value in parameters.items() if name not in RESOURCES}
+    return json.dumps({"parameters": run_parameters, "base": str(base)})
 
 
 def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:
     if parameters.get("codec") == "scapy" and "distributed" in sys.modules:
         raise UnsupportedError(
-            "codec scapy on Dask: the licences of Scapy and of Dask's dependencies cannot be combined"
+            "codec scapy on Dask: the licences of Scapy and of Dask's dependencies cannot be combined in a process"
         )
     options: dict[str, Any] = {name: value for name, value in parameters.items() if "." not in name}
     del options["cluster"]
@@ -92,18 +93,20 @@ def _run_cases(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cluster(parameters: Parameters, base: Path) -> Description | str | Path:
-    """Return the cluster: its description if links are impaired, else its name, which may be of a running cluster."""
+    """Return the cluster: its description if the point impairs links, else its name, which may be that of a running
+    cluster."""
     source = _in_base(str(parameters["cluster"]), base)
-    links = _group(parameters, "link")
-    if not links:
+    impairments = _group(parameters, "link")
+    if not impairments:
         return source
     description = load(source).description
     defaults = description.defaults
     link = type(defaults.link).model_validate(
-        {**defaults.link.model_dump(by_alias=True, exclude_defaults=True), **links}
+        {**defaults.link.model_dump(by_alias=True, exclude_defaults=True), **impairments}
     )
     changed = description.model_copy(update={"defaults": defaults.model_copy(update={"link": link})})
-    return parse(to_toml(changed), f"{source} with {', '.join(f'link.{key}' for key in links)}")
+    # Parsed again, so that the impairments are checked against the other elements.
+    return parse(to_toml(changed), f"{source} with {', '.join(f'link.{key}' for key in impairments)}")
 
 
 def _group(parameters: Parameters, name: str) -> dict[str, Value]:
@@ -116,7 +119,7 @@ def _group(parameters: Parameters, name: str) -> dict[str, Value]:
 
 
 def _in_base(name: str, base: Path) -> str:
-    """Make a file's path absolute; names of shipped or registered items are not changed."""
+    """Make the path of a file absolute; return a name of a shipped or registered item unchanged."""
     path, colon, form = name.rpartition(":")
     if path.endswith(".py"):
         return f"{base / path}{colon}{form}"

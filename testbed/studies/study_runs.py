@@ -1,7 +1,7 @@
-"""Execution of a study: its points run on an engine, in parallel as processors are available; failed points are retried.
+"""Execution of a study: its points run on an engine, in parallel if enough processors are free; failed points are retried.
 
-A simulated run takes one processor. A run in namespaces takes the number of processors of its point or of the study, or the
-whole machine, since other runs would disturb its times.
+A simulated run takes one processor. A run in namespaces takes the number of processors that its point or the study sets, or
+else the whole machine, since other runs would disturb its times.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from testbed.controller.engines import Engine, EngineError
 from testbed.errors import UnsupportedError
 from testbed.studies.study_file import Study
 from testbed.studies.study_folder import Outcome, StudyFolder
-from testbed.studies.study_points import FAILED, compute, is_live, requested
+from testbed.studies.study_points import FAILED, compute, format_request, is_live
 
 RETRIES: Final = 1
-"""Attempts of a failed point after the first, by default."""
+"""Default number of further attempts of a failed point."""
 
 Progress = Callable[[int, int], object]
-"""Progress callback: number of ended points, number of points."""
+"""Progress callback: called with the number of points that have ended, and the number of points."""
 
 _DIED: Final = "its process died"
 
@@ -35,12 +35,12 @@ def run_study(
     retries: int = RETRIES,
     progress: Progress = lambda *_: None,
 ) -> Mapping[int, Outcome]:
-    """Run the points that are not done, and return the outcome of each, by its number.
+    """Run the points that are not done; return the outcomes of all points, by number.
 
     retries: further attempts of a point that failed in namespaces, or whose process died; a simulated run would fail again.
     Raises UnsupportedError if a point needs more processors than the engine has, EngineError if the engine loses its
-    workers, UnwritableError, ConflictError if another process computes the study. After an error or an interruption
-    `folder` has all previous outcomes, and a later call continues with the remaining points.
+    workers, UnwritableError, and ConflictError if another process computes the study. After an error or an interruption,
+    `folder` has the outcomes so far, and a later call continues with the remaining points.
     """
     with folder.locked():
         scheduler = _Scheduler(study, folder, engine, retries, progress)
@@ -62,15 +62,15 @@ class _Scheduler:
         self._engine = engine
         self._retries = retries
         self._progress = progress
-        self._free_processors = engine.width  # free processors
+        self._free_processors = engine.width
         unfinished = [number for number in range(len(study.points)) if not self._is_done(number)]
         self._attempts = dict.fromkeys(unfinished, 0)
         self._pending = deque(unfinished)
-        self._isolated: deque[int] = deque()  # points that were running when a process died: each is run alone
+        self._isolated: deque[int] = deque()  # points that may have killed a process: each is run alone
         self._running: dict[Future[str], int] = {}
         for number in unfinished:
-            if self._processors_of(number) > engine.width:
-                processors = self._processors_of(number)
+            processors = self._processors_of(number)
+            if processors > engine.width:
                 raise UnsupportedError(
                     f"point {number} takes {processors} processors, and there are {engine.width} workers"
                 )
@@ -79,7 +79,7 @@ class _Scheduler:
         return number in self.outcomes and self.outcomes[number].is_done
 
     def run(self) -> None:
-        """Run until every point has its outcome. An executor in which a process died is replaced."""
+        """Run until every point has an outcome. An executor in which a process has died is replaced."""
         self._report_progress()
         while self._pending or self._isolated:
             with self._engine.open() as executor:
@@ -101,18 +101,18 @@ class _Scheduler:
                 error = future.exception()
                 if error is None:
                     self._add_result(number, json.loads(future.result()))
-                else:  # of the executor; those of a run are in its result
+                else:  # an error of the executor: an error of the run is in its result
                     self._add_death(number, f"{type(error).__name__}: {error}".removesuffix(": "))
             if broken:
                 self._handle_broken_executor()
                 return
-            if cancelled:  # not by us: Dask's client does so when it loses its scheduler
+            if cancelled:  # by Dask's client, when it loses its scheduler
                 raise EngineError("the connection to the scheduler of the workers is lost")
 
     def _submit(self, executor: Executor) -> None:
         while (number := self._next()) is not None:
             try:
-                future = executor.submit(compute, requested(self._study.points[number], self._study.base))
+                future = executor.submit(compute, format_request(self._study.points[number], self._study.base))
             except BrokenExecutor:
                 self._pending.appendleft(number)
                 return
@@ -147,8 +147,8 @@ class _Scheduler:
         self._report_progress()
 
     def _handle_broken_executor(self) -> None:
-        """Handle the death of a process, which breaks the executor. If several points were running, the faulty one is
-        unknown, and each is run again, alone."""
+        """Handle the death of a process, which breaks the executor. If several points were running, it is unknown which has
+        caused it, and each is run again alone."""
         running = list(self._running.values())
         self._running.clear()
         self._free_processors = self._engine.width

@@ -13,13 +13,14 @@ _SEED = "seed"
 
 
 def compare_studies(ours: Path, theirs: Path, threshold: float = THRESHOLD, measures: Sequence[str] = ()) -> Comparison:
-    """Compare theirs with ours. See `observe.comparing.comparison.compare`, and `study_samples`."""
+    """Compare the study in folder `theirs` with the one in `ours`. The other parameters, the result and the errors are those
+    of `observe.comparing.comparison.compare`."""
     return compare_samples((ours, theirs), study_samples(ours), study_samples(theirs), threshold, measures)
 
 
 def study_samples(path: Path) -> RunSamples:
-    """Read the samples of a study's folder. The conditions of a figure are the varied parameters except the seed, and those
-    of its row. Raises NotComparableError, and the errors of `open_folder`."""
+    """Read the samples in the folder of a study. The conditions of a figure are the varied parameters except the seed, and
+    the conditions of its row. Raises NotComparableError, and the errors of `open_folder`."""
     folder, study = open_folder(path)
     figures: list[Figure] = []
     left_out = 0

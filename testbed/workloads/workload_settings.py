@@ -165,8 +165,8 @@ def _check_number(base: type, parse: Any, value: float) -> object:
     number = _parse_scalar(base, value)
     if parse in (units.parse_size, units.parse_probability, parse_message_size):
         return parse(number)
-    if parse in (units.parse_duration, units.parse_rate) and not 0 <= value <= units.LARGEST:
-        raise UnitError(value, f"0 to {units.LARGEST:,}")
+    if parse in (units.parse_duration, units.parse_rate) and not 0 <= value <= units.MAX_QUANTITY:
+        raise UnitError(value, f"0 to {units.MAX_QUANTITY:,}")
     return number
 
 
@@ -185,6 +185,6 @@ def _parse_scalar(kind: Callable[[Any], object], value: object) -> object:
         number = kind(value)
     except (TypeError, ValueError, OverflowError):
         raise UnitError(value, _KINDS[kind]) from None  # type: ignore[index]
-    if isinstance(number, int | float) and not -units.LARGEST <= number <= units.LARGEST:  # nor is "nan"
-        raise UnitError(value, f"{_KINDS[type(number)]} between -{units.LARGEST:,} and {units.LARGEST:,}")
+    if isinstance(number, int | float) and not -units.MAX_QUANTITY <= number <= units.MAX_QUANTITY:  # nor is "nan"
+        raise UnitError(value, f"{_KINDS[type(number)]} between -{units.MAX_QUANTITY:,} and {units.MAX_QUANTITY:,}")
     return number

@@ -206,7 +206,7 @@ def test_as_root(cluster): ...
     def body() -> None:
         passed, skipped = outcomes()
         assert passed == "passed "
-        assert "requires root: not run as root with its capabilities" in skipped
+        assert "requires root: pytest does not run as root with all capabilities" in skipped
 
     assert outcomes() == ["passed ", "passed "]
     requires_marker.missing_reason.cache_clear()

@@ -91,7 +91,7 @@ def test_faults_select_links_and_nodes_by_tags() -> None:
 @pytest.mark.usefixtures("racks")
 def test_exec_accepts_a_tag_of_exactly_one_node() -> None:
     assert command("exec", "@client", "--", "hostname").stdout == "n1\n"
-    assert_error(command("exec", "@rack1", "--", "true"), 4, "@rack1 means 2 nodes (n1, n2), and one is needed")
+    assert_error(command("exec", "@rack1", "--", "true"), 4, "@rack1 selects 2 nodes (n1, n2): name one of them")
     assert_error(command("inject", "@rakc1", "--loss", "1%"), 4, "has the tag 'rakc1'; did you mean '@rack1'?")
 
 

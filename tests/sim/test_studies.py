@@ -322,7 +322,7 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
         ("", ["the key 'cluster'", "the key 'workload'"]),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n", ["nothing that varies"]),
         ("[run]\ncluster='star-2'\nworklod='pingpong'\n[grid]\nseed=[1]\n", ["did you mean 'workload'?"]),
-        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[]\n", ["grid.seed", "a list of values, one at least"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[]\n", ["grid.seed", "a list of at least one value"]),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=['x']\n", ["grid.seed[1]", "a value of type int"]),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n'link.los'=['1%']\n", ["did you mean 'loss'?"]),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[gird]\nseed=[1]\n", ["did you mean 'grid'?"]),

@@ -103,7 +103,7 @@ def test_a_remote_scheduler_accepts_only_clients_with_the_certificate(tmp_path: 
         without_tls = study(tmp_path, "--scheduler", address.replace("tls", "tcp"), *files)
         unknown_certificate = study(tmp_path, "--scheduler", address, *files[:-1], f"--tls-key={tmp_path / 'cert.pem'}")
     assert without_tls.returncode == 3
-    assert "without TLS anybody on its network could run programs" in without_tls.stderr
+    assert "without TLS, everyone on its network could run programs" in without_tls.stderr
     assert unknown_certificate.returncode == 1
     assert "testbed: " in unknown_certificate.stderr
     assert "Traceback" not in unknown_certificate.stderr

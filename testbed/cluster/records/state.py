@@ -45,7 +45,7 @@ from testbed.kernel.processes import Identity
 from testbed.kernel.userns import is_root
 from testbed.lazy_dataclass import dataclass
 from testbed.spec.layout import ConfiguredDatapath, Layout
-from testbed.spec.layout_json import check_ends, to_json, unchecked
+from testbed.spec.layout_json import check_ends, from_json_unchecked, to_json
 
 FORMAT = 4
 
@@ -176,12 +176,12 @@ class State:
             phase=data["phase"],
             lasting=data["lasting"],
             owner=Identity.parse(data["owner"]),
-            layout=unchecked(data["layout"]),
+            layout=from_json_unchecked(data["layout"]),
             namespaces=data["namespaces"],
             inodes=data["inodes"],
             created=data["created"],
             holder=Identity.parse(data["holder"]) if data["holder"] else None,
-            previous=unchecked(data["previous"]) if data["previous"] else None,
+            previous=from_json_unchecked(data["previous"]) if data["previous"] else None,
             asked=data["asked"],
             injected=tuple(Injection.from_json(injection) for injection in data["injected"]),
             issued=data["issued"],

@@ -113,8 +113,8 @@ def test_churn_and_random_faults_choose_among_the_tagged_elements() -> None:
 
 def test_a_tag_that_is_invalid_in_its_place_is_reported_before_anything_starts() -> None:
     assert "has the tag 'rakc1'; did you mean '@rack1'" in problems(Pause(on="@rakc1", at=0, for_="1s"))
-    assert "no node of cluster star-6 has the tag 'slow': it is one of links" in problems(Crash(on="@slow", at=0))
-    assert "@rack1 means 3 nodes (n1, n2, n3), and one is needed" in problems(
+    assert "no node of cluster star-6 has the tag 'slow': only links have it" in problems(Crash(on="@slow", at=0))
+    assert "@rack1 selects 3 nodes (n1, n2, n3): name one of them" in problems(
         Incast(receiver="@rack1", rate="1mbit", at=0)
     )
     assert "fault[1].pick: found 4, expected at most 3" in problems(Crash(on="@rack1", pick=4, at=0))

@@ -30,7 +30,7 @@ def test_workloads_without_a_reference_are_rejected() -> None:
 
     for workload, name in ((inner, "inner"), (RandomTraffic(), "RandomTraffic")):
         with pytest.raises(
-            UnsupportedError, match=f"^{name}: on machines a workload must be a name, or a function or class"
+            UnsupportedError, match=f"^workload {name}: on several machines it must be a name, or a function or class"
         ):
             workload_reference(workload)
 

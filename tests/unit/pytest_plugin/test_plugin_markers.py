@@ -9,8 +9,8 @@ import pytest
 from testbed import Cluster
 from testbed.errors import DescriptionError, NotFoundError
 from testbed.pytest_plugin import requires_marker
-from testbed.pytest_plugin.marker import MarkerArguments, MarkerError, modes, read_markers
-from testbed.pytest_plugin.prompt import command
+from testbed.pytest_plugin.marker import MarkerArguments, MarkerError, read_markers, select_modes
+from testbed.pytest_plugin.prompt import command_for
 from testbed.pytest_plugin.under_test import Overlay, apply_overlays
 from testbed.spec.elements import Impairments
 from testbed.spec.resolver import resolve
@@ -91,12 +91,12 @@ def test_invalid_markers_are_errors_with_the_reason(
 
 def test_a_test_runs_in_the_requested_modes_that_it_supports() -> None:
     anywhere, live = [cluster("star-4").mark], [cluster("star-4", mode="live").mark]
-    assert modes(anywhere, "both") == (("sim", "live"), "")
-    assert modes(anywhere, "sim") == (("sim",), "")
-    assert modes(live, "both") == (("live",), "")
-    assert modes(live, "sim") == (("live",), "the test needs mode live, and --testbed-mode is sim")
+    assert select_modes(anywhere, "both") == (("sim", "live"), "")
+    assert select_modes(anywhere, "sim") == (("sim",), "")
+    assert select_modes(live, "both") == (("live",), "")
+    assert select_modes(live, "sim") == (("live",), "the test needs mode live, and --testbed-mode is sim")
     with pytest.raises(MarkerError, match="expected 'sim', 'live' or 'both'"):
-        modes([cluster(mode="real").mark], "sim")
+        select_modes([cluster(mode="real").mark], "sim")
 
 
 def test_later_overlays_override_earlier_ones() -> None:
@@ -126,12 +126,12 @@ def test_an_unmet_requirement_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_line_of_the_prompt_becomes_shell_exec_or_another_command() -> None:
     nodes = ["n1", "n2"]
-    assert command("c-1", nodes, ["n2"])[-4:] == ["shell", "--name", "c-1", "n2"]
-    assert command("c-1", nodes, ["n1", "ip", "-br", "a"])[-8:] == [
+    assert command_for("c-1", nodes, ["n2"])[-4:] == ["shell", "--name", "c-1", "n2"]
+    assert command_for("c-1", nodes, ["n1", "ip", "-br", "a"])[-8:] == [
         *("exec", "--name", "c-1", "n1"),
         *("--", "ip", "-br", "a"),
     ]
-    assert command("c-1", nodes, ["inject", "n1", "--loss", "5%"])[-6:] == [
+    assert command_for("c-1", nodes, ["inject", "n1", "--loss", "5%"])[-6:] == [
         *("inject", "--name", "c-1"),
         *("n1", "--loss", "5%"),
     ]

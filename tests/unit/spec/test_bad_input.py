@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from testbed.errors import DescriptionError, NotFoundError, PermissionDeniedError, Problem
-from testbed.spec.loader import LARGEST_FILE, from_dict, load, parse
+from testbed.spec.loader import MAX_FILE_SIZE, from_dict, load, parse
 from testbed.spec.model import Description, Link, Nic, Node, Switch
 from testbed.spec.resolver import resolve
 
@@ -70,7 +70,7 @@ def test_a_node_name_that_resolves_to_another_host_is_rejected(name: str, expect
 def test_a_rate_of_0_is_rejected_with_the_forms_for_unlimited_and_blocked() -> None:
     problem = only_problem(STAR + '[[link]]\nends = ["n1", "s1"]\nrate = "0"\n')
     assert problem.path == "link[1].rate"
-    assert "'unlimited'; where nothing is to pass, a loss of '100%'" in problem.expected
+    assert "'unlimited'; to block all frames, use a loss of '100%'" in problem.expected
     (link,) = parse(
         STAR + '[defaults.link]\nrate = "1mbit"\n[[link]]\nends = ["n1", "s1"]\nrate = "unlimited"\n', "x"
     ).links
@@ -117,7 +117,7 @@ def test_unknown_keys_are_found_everywhere() -> None:
         ("loss", "1.01", "'0%' to '100%'"),
         ("loss", "true", "a probability"),
         ("queue", "0", "above 0"),
-        ("queue", "100", "room for one frame, 1,514 bytes; a queue is in bytes"),
+        ("queue", "100", "room for a frame of 1,514 bytes or more"),
         ("jitter", '"1us"', "a delay as well"),
         ("reorder", '"1%"', "a delay as well"),
         ("distribution", '"normal"', "a jitter as well"),
@@ -159,7 +159,7 @@ def test_an_unknown_node_in_a_link_gets_the_nearest_name() -> None:
 def test_a_name_used_twice_is_rejected() -> None:
     problems = problems_of('name = "c"\nnode = [{name = "a"}, {name = "a"}]\nswitch = [{name = "a"}]')
     assert [problem.path for problem in problems] == ["node[2] (a).name", "switch[1] (a).name"]
-    assert all("node[1] (a) has it already" in problem.expected for problem in problems)
+    assert all("node[1] (a) has this one" in problem.expected for problem in problems)
 
 
 def test_two_links_at_one_port_are_rejected() -> None:
@@ -171,7 +171,7 @@ def test_two_links_at_one_port_are_rejected() -> None:
         ("link[2].ends[1]", "'n1:eth0'"),
         ("link[3].ends[2]", "'s1:4'"),
     ]
-    assert all("link[1] is plugged in there" in problem.expected for problem in problems)
+    assert all("link[1] is plugged into this one" in problem.expected for problem in problems)
 
 
 def test_a_link_without_two_different_ends_is_rejected() -> None:
@@ -234,8 +234,16 @@ def test_a_link_at_a_switch_has_the_kind_of_the_switch() -> None:
     ("keys", "path", "expected"),
     [
         ('kind = "token-ring"', "link[1].kind", "ethernet, myrinet or atm"),
-        ('kind = "atm"\ndatapath = "direct"', "link[1].datapath", "'auto': links of kind atm are in the relay"),
-        ('kind = "atm"\ndatapath = "netem"', "link[1].datapath", "'auto': links of kind atm are in the relay"),
+        (
+            'kind = "atm"\ndatapath = "direct"',
+            "link[1].datapath",
+            "'auto' or 'relay': the relay carries links of kind atm",
+        ),
+        (
+            'kind = "atm"\ndatapath = "netem"',
+            "link[1].datapath",
+            "'auto' or 'relay': the relay carries links of kind atm",
+        ),
         ('kind = "atm"\njitter = "1us"\ndelay = "1ms"', "link[1].jitter", "keeps the order of its cells"),
         ('kind = "myrinet"\nqueue = "64KiB"', "link[1].queue", "keeps the order of its frames"),
     ],
@@ -262,7 +270,7 @@ def cluster_with_nic(*lines: str) -> str:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ('addresses = ["10.0.0.9/16"]', "an address of its own: n1's eth0 has it already"),
+        ('addresses = ["10.0.0.9/16"]', "another address: n1's eth0 has this one"),
         ('addresses = ["192.168.0.1/16"]', "an address in the cluster's network 10.0.0.0/8"),
         ('addresses = ["10.0.3.1/24"]', "an address of its segment's network"),
         ('addresses = ["10.5.0.1/16"]', "an address of its segment's network"),
@@ -327,7 +335,7 @@ def test_an_invalid_node_is_rejected_with_the_expected_form(line: str, expected:
     ("line", "expected"),
     [
         ('network = "10.0.0.0"', "an IPv4 network"),
-        ('network = "10.0.0.1/8"', "without bits behind its prefix"),
+        ('network = "10.0.0.1/8"', "without bits after its prefix"),
         ('network = "fd00::/48"', "('network6' has the IPv6 addresses)"),
         ('network = "127.0.0.0/8"', "unicast"),
         ('network = "10.0.0.0/31"', "at most /30"),
@@ -525,7 +533,7 @@ def test_a_file_of_10_mb_is_rejected_before_it_is_parsed(tmp_path: Path) -> None
 
 
 def test_a_text_above_the_size_limit_is_rejected() -> None:
-    assert "4 MiB" in only_problem("#" * (LARGEST_FILE + 1)).expected
+    assert "4 MiB" in only_problem("#" * (MAX_FILE_SIZE + 1)).expected
 
 
 def test_a_directory_in_place_of_a_file_is_rejected(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_all_errors_are_reported_at_once_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (fault(kind='"crash"', on='"n1"'), "fault[1]: expected the key 'at' or 'from': when it begins"),
+        (fault(kind='"crash"', on='"n1"'), "fault[1]: expected the key 'at' or 'from': the beginning of the fault"),
         (
             fault(kind='"crash"', on='"n1"', at='"1s"', from_='"1s"'),
             "fault[1].from: found 'from' together with 'at', expected",

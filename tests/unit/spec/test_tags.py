@@ -177,7 +177,7 @@ def test_a_tag_selects_the_nodes_and_links_that_have_it() -> None:
 def test_a_tag_in_place_of_a_node_must_select_one_node() -> None:
     assert node_of(RACKS, "@client") == "n1"
     assert node_of(RACKS, "n3") == "n3"
-    with pytest.raises(NotFoundError, match=r"@rack1 means 2 nodes \(n1, n2\), and one is needed"):
+    with pytest.raises(NotFoundError, match=r"@rack1 selects 2 nodes \(n1, n2\): name one of them"):
         node_of(RACKS, "@rack1")
 
 
@@ -188,5 +188,5 @@ def test_an_unknown_tag_is_rejected_with_the_nearest_or_all_tags() -> None:
         expand_tags(RACKS, ["@zzz"])
     with pytest.raises(NotFoundError, match="has the tag 'a': it has no tags"):
         expand_tags(resolve(Description.star(2)), ["@a"])
-    with pytest.raises(NotFoundError, match="no node of cluster racks has the tag 'slow': it is one of links"):
+    with pytest.raises(NotFoundError, match="no node of cluster racks has the tag 'slow': only links have it"):
         nodes_of(RACKS, ["@slow"])
