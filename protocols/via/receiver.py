@@ -204,7 +204,9 @@ class Receiver:
     def _store_reply(self, vi: Vi, message: int, total: int, offset: int, payload: Buffer) -> bool:
         """Store data of the oldest RDMA Read. Returns False if the frame was refused."""
         card = self._card
-        read = next((read for read in vi.queue if read.kind == TYPE_RDMA_READ and not read.is_finished), None)
+        read = next(
+            (outgoing for outgoing in vi.queue if outgoing.kind == TYPE_RDMA_READ and not outgoing.is_finished), None
+        )
         if (
             read is None
             or (read.number, read.length, read.received_bytes) != (message, total, offset)

@@ -26,7 +26,7 @@ def test_each_target_of_blocking_round_trips_names_how_its_programs_wait() -> No
     ]
     assert measured_value(rows, "which sleeps at once") == pytest.approx(0.5)
     assert measured_value(rows, "both sleep at once") == pytest.approx(1.5)
-    assert measured_value(rows, "both look first") == pytest.approx(4.0)
+    assert measured_value(rows, "both poll first") == pytest.approx(4.0)
 
 
 def test_ratios_are_by_round_and_the_upper_end_reflects_their_scatter() -> None:
