@@ -65,7 +65,7 @@ def size_of(layer: type[Packet]) -> str:
 
 
 def _payload(layer: type[Packet]) -> str:
-    """Draw the payload behind a frame's last header, unless its layer says that there is none."""
+    """Draw the payload behind a frame's last header, unless that header's layer has no payload."""
     is_last = "extract_padding" in vars(layer) and not layer().extract_padding(b"payload")[0]
     return "" if is_last else '<span class="rest">payload</span>'
 

@@ -13,7 +13,7 @@ from reference.markdown import cell, code, first_paragraph, table
 
 
 def topologies() -> str:
-    """Topologies that come with testbed."""
+    """Topologies that are shipped with testbed."""
     from testbed.spec.shipped import topologies as shipped
 
     return table(("name", "description"), [(code(name), cell(purpose)) for name, purpose in shipped()])

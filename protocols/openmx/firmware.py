@@ -287,7 +287,7 @@ class Firmware(firmware.Firmware):
 
     def receive(self, now: int, frame: bytes) -> None:
         driver = self._driver
-        if frame[:6] != driver.address:  # a switch floods frames to addresses that it does not know
+        if frame[:6] != driver.address:  # a switch that has not learned the address floods the frame
             driver.counters.drop_bad_peer_addr += 1
             return
         try:

@@ -165,6 +165,7 @@ class LargeMessages:
         incoming.source.submit(notice)
 
     def _end_pull(self, number: int, received: int) -> None:
+        """Release a pull's number and memory. received: bytes written to the memory."""
         self._memory.unpin(self._pulls.pop(number).address, received)
         self._free_numbers.append(number)
         if self._unpulled:

@@ -341,7 +341,8 @@ class Partner:
                 return
             outgoing = queue.popleft()
             outgoing.seqnum = self._next_send
-            self._next_send = seqnum_after(outgoing.seqnum)
+            # `seqnum_after`, inlined: a message's path has no further file.
+            self._next_send = outgoing.seqnum & ~SEQNUM_MASK | (outgoing.seqnum + 1) & SEQNUM_MASK
             self._unacked_frames += outgoing.frames
             unacked.append(outgoing)
             self._transmit(outgoing)

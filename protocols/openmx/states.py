@@ -30,7 +30,7 @@ ENDPOINT: Final = StateTable(
         Row(CLOSED, "open", "begin a session", OPEN),
     ),
 )
-"""An endpoint, in the driver. A message here is a frame of any type."""
+"""An endpoint, in the driver. A message is any frame for the endpoint's library except a connection request."""
 
 PULLING: Final = "pulling"
 RETRIED: Final = "asked again"

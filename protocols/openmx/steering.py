@@ -22,12 +22,12 @@ _MAGIC_OFFSET: Final = 31
 
 
 def endpoint_queue(frame: Buffer, queues: int) -> int:
-    """Return the queue of a frame: the same for all frames to an endpoint."""
+    """Return the queue of a frame; all frames to an endpoint have one queue."""
     return _endpoint(frame, PULL_MAGIC & 0xFF) % queues
 
 
 def myri10ge_queue(frame: Buffer, queues: int) -> int:
-    """Return the queue that the firmware as shipped chooses."""
+    """Return the queue that Myri-10G's firmware as shipped selects for a frame."""
     return _endpoint(frame, 0) % queues
 
 

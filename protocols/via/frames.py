@@ -1,8 +1,8 @@
 """VIA's frames: the definition of the wire format, as Scapy layers.
 
 The VIA specification 1.0 leaves the wire format to the provider, and no description of M-VIA's Ethernet header is
-public: this layout is ours. Ethernet's frame check sequence, which a veth does not have, is replaced by a CRC-32 behind
-the payload. The first five bytes after the EtherType have the form of a protocol identifier of IEEE Std
+public: this layout is ours. A CRC-32 behind the payload replaces Ethernet's frame check sequence, which a veth does not
+have. The first five bytes after the EtherType have the form of a protocol identifier of IEEE Std
 802, with a locally administered OUI. Numbers are in network byte order. `codec.py` is generated from this file.
 """
 

@@ -84,8 +84,8 @@ PCI_TRANSACTION: Final = 8
 Bus Specification 2.2, section 3.5.1.1)."""
 
 PCI_BURST: Final = 16
-"""Longest burst of the NIC in words of 32 bits (field PBL of its CSR0). Our choice among the possible values: we do not
-know which value Linux's driver sets on a Pentium II."""
+"""Longest burst of the NIC in words of 32 bits (field PBL of its CSR0). Our choice among the possible values: the value that
+Linux's driver sets on a Pentium II is unknown to us."""
 
 PIO_WRITE: Final = 4
 """Clocks for 4 bytes, as for EMP's host: address, its decoding, data, turn-around. For a doorbell the agent writes one

@@ -1,5 +1,5 @@
-"""Measurements of collective calls, and their rows: testbed's by the workload `imb`, Open MPI's likewise by
-`collectives.c`."""
+"""Measurements of collective calls, and their rows. The workload `imb` measures testbed's calls, and `collectives.c`
+measures Open MPI's in the same way."""
 
 import json
 import subprocess
@@ -30,7 +30,8 @@ LIVE, SIMULATED, BARRIER = "real frames", "simulation", "Barrier"
 CALLS = ("Allreduce", "Alltoall")
 SOURCE = Path(__file__).with_name("collectives.c")
 LINKS = {"delay": "5us", "rate": "1gbit", "queue": "256kb"}
-"""Links in the simulation, whose NICs cost nothing. Their queues take what Open-MX has in flight in a pull: 190 KB."""
+"""Links in the simulation, where NICs take no time. Their queues can hold the 190 KB that an Open-MX pull has in
+flight."""
 LARGE_LINKS = LINKS | {"mtu": 9000, "queue": "1536kb"}
 """Links for large calls, with a sixth of the frames. A pull of Open-MX has 1.1 MB in flight there."""
 LARGE = 1 << 30  # bytes

@@ -20,7 +20,7 @@ TESTBED = "testbed decode"
 MODES = {
     "a line for each frame": (),
     "a line for each frame that a filter lets pass": ("--filter", "emp.type == 3 and direction == backward"),
-    "JSON, all fields that filters know": ("--json",),
+    "JSON, all fields that filters can name": ("--json",),
     "each message": ("--messages",),
     "by Scapy, all fields of all layers": ("-v",),
 }

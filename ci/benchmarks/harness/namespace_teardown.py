@@ -1,21 +1,20 @@
 """Wait until the kernel has destroyed a set of network namespaces.
 
-The calls that take a namespace down return long before it is destroyed: a kernel worker (cleanup_net) destroys it
-later, together with all others that waited when it started. The kernel does not announce the end of that work, so a
-fence detects it:
+The calls that take a namespace down return long before the namespace is destroyed: a kernel worker (cleanup_net) destroys
+it later, together with all others that are pending when the worker starts. The kernel does not report the end of that
+work, so a fence detects it:
 
 1. Before the tear-down an observer, in a separate namespace, gives each watched namespace an id
    (RTM_NEWNSID), and one to an empty namespace, the fence, which only a descriptor holds.
-2. RTM_DELNSID of the last watched namespace shows that the worker has started on it: nothing holds it any more.
-3. Then the fence is closed. There is one such worker and its runs do not overlap, so a later run
-   destroys the fence: after the one that destroys the last watched namespace has ended, its devices removed, its
-   RCU barrier passed, its memory freed. RTM_DELNSID of the fence, sent as that later run begins, is the time
-   called settled.
+2. RTM_DELNSID of the last watched namespace shows that the worker has started to destroy it.
+3. Then the fence is closed. There is one such worker, and its runs do not overlap. So the fence is destroyed by a later run,
+   which starts when the run that destroys the last watched namespace has ended: devices are removed, the RCU barrier has
+   passed, and memory is freed. RTM_DELNSID of the fence, sent at the start of the later run, marks the settled time.
 
-Checked against the tracepoints workqueue_execute_start and _end of cleanup_net: settled came 0.1 to 0.8 ms
-after the end of the run that destroyed the last namespace.
+A comparison with the tracepoints workqueue_execute_start and _end of cleanup_net has shown that the settled time is 0.1 to
+0.8 ms after the end of the run that destroyed the last namespace.
 
-It costs an entry in a table and a message per namespace, equally for all contenders. Counting objects in
+The method costs an entry in a table and a message per namespace, equally for all contenders. Counting objects in
 /proc/slabinfo instead would be wrong: it counts per-CPU slabs as full, and includes other programs' namespaces.
 """
 

@@ -37,7 +37,7 @@ def growth(samples: Sequence[Sample]) -> Growth:
     """Return the growth in the second half. Raises ValueError for too few samples."""
     result = second_half(samples)
     if len(result) < MIN:
-        raise ValueError(f"{len(result)} samples are too few to tell a leak; {MIN} are needed in the second half")
+        raise ValueError(f"{len(result)} samples are too few to detect a leak; {MIN} are needed in the second half")
     pairs = itertools.combinations(result, 2)
     slopes = sorted((after - before) / (then - when) for (when, before), (then, after) in pairs)
     count = len(result)
@@ -63,5 +63,5 @@ def minimum_increase(samples: Sequence[Sample]) -> float:
     earlier = [value for when, value in samples if first <= when < second]
     later = [value for when, value in samples if when >= second]
     if not (earlier and later):
-        raise ValueError(f"{len(samples)} samples are too few to tell a leak")
+        raise ValueError(f"{len(samples)} samples are too few to detect a leak")
     return min(later) - min(earlier)

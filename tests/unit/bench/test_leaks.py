@@ -64,7 +64,7 @@ def test_an_outlier_neither_hides_a_leak_nor_is_one() -> None:
 def test_too_few_samples_are_rejected() -> None:
     series = samples_of([0.0] * SECONDS)
     growth(series[: 2 * MIN])
-    with pytest.raises(ValueError, match="too few to tell a leak"):
+    with pytest.raises(ValueError, match="too few to detect a leak"):
         growth(series[: 2 * MIN - 2])
 
 
@@ -72,7 +72,7 @@ def test_a_lasting_descriptor_is_detected_and_a_short_lived_one_is_not() -> None
     assert minimum_increase(samples_of([11 + (second > 38) for second in range(SECONDS)])) == 1
     assert minimum_increase(samples_of([11 + 12 * (second % 3 == 0) for second in range(SECONDS)])) == 0
     assert minimum_increase(samples_of([11 - (second > 50) for second in range(SECONDS)])) == -1
-    with pytest.raises(ValueError, match="too few to tell a leak"):
+    with pytest.raises(ValueError, match="too few to detect a leak"):
         minimum_increase([(0.0, 1.0), (1.0, 1.0)])
 
 
