@@ -25,7 +25,7 @@ def peers() -> str:
 
 
 def _machine(machine: StateTable) -> str:
-    return f"### {machine.name}\n\n{figure(machine)}\n{machine.markdown()}"
+    return f"### {machine.name}\n\n{figure(machine)}\n{machine.format_markdown()}"
 
 
 def figure(machine: StateTable) -> str:

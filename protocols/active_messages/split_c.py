@@ -37,7 +37,7 @@ class GlobalAddress(NamedTuple):
 class SplitC:
     """One node's part of the global address space. All nodes construct it before they allocate other endpoints, so that
     its endpoint has the same number on all. memory: this node's bytes. stored: number of bytes that have been stored in
-    this memory (`store_sync`). node: this node's number. nodes: number of nodes."""
+    this memory (`store_sync`). node: this node's number. node_count: number of nodes."""
 
     def __init__(
         self, messages: ActiveMessages, tag: int, memory: bytearray, pause: Callable[[], Awaitable[object]]
@@ -47,7 +47,7 @@ class SplitC:
         self.memory: Final = memory
         self.stored = 0
         self.node: Final = messages.node
-        self.nodes: Final = messages.size
+        self.node_count: Final = messages.size
         self.max_medium: Final = messages.medium_room(_REPLY_WORDS)
         """Maximum bytes that an access transfers in one medium message."""
         self._view: Final = memoryview(memory)
@@ -67,7 +67,7 @@ class SplitC:
         endpoint.error_handler = self._on_returned
         endpoint.segment = memory
         number = endpoint.name.endpoint
-        self._indexes = [endpoint.map_any(EndpointName(node, number), tag) for node in range(self.nodes)]
+        self._indexes = [endpoint.map_any(EndpointName(node, number), tag) for node in range(self.node_count)]
         endpoint.tag = tag
 
     # Split-phase access.
@@ -133,9 +133,9 @@ class SplitC:
         """Wait until every node has called this, in log2(n) rounds."""
         self._generation += 1
         distance = 1
-        while distance < self.nodes:
+        while distance < self.node_count:
             mark = self._generation, distance
-            await self._send_arrival((self.node + distance) % self.nodes, *mark)
+            await self._send_arrival((self.node + distance) % self.node_count, *mark)
             await self._until(lambda mark=mark: mark in self._arrivals)  # type: ignore[misc]  # mypy on defaults of lambdas
             self._arrivals.discard(mark)
             distance *= 2

@@ -25,11 +25,11 @@ class NicEndpoint:
     frames: its host's endpoint frames. page: its frame; None: it is not resident. loaded_at: time of its last load.
     leave_at: time from which it may leave its frame; None: it need not leave. is_leaving: it accepts and sends no
     message. is_released: the host no longer writes into the page. has_faulted: the host has been notified of a message
-    for the endpoint while it was not resident. unanswered: number of its unanswered packets. next_request, next_reply:
-    positions in the rings of arrived messages. messages: its messages in progress, by slot. returning_slots: slots of
-    undeliverable messages that wait for room in the reply ring. bulk_parts: bytes received and least offset of each
-    incomplete bulk message, by NIC, incarnation, origin, flags and message. requested_regions: regions for which a
-    mapping has been requested. requesters: NICs that have sent requests to it.
+    for the endpoint while it was not resident. unanswered_count: number of its unanswered packets. next_request,
+    next_reply: positions in the rings of arrived messages. messages: its messages in progress, by slot.
+    returning_slots: slots of undeliverable messages that wait for room in the reply ring. bulk_parts: bytes received
+    and least offset of each incomplete bulk message, by NIC, incarnation, origin, flags and message. requested_regions:
+    regions for which a mapping has been requested. requesters: NICs that have sent requests to it.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class NicEndpoint:
         "requested_regions",
         "requesters",
         "returning_slots",
-        "unanswered",
+        "unanswered_count",
     )  # fmt: skip
 
     def __init__(self, number: int, frames: NicEndpointFrames) -> None:
@@ -60,7 +60,7 @@ class NicEndpoint:
         self.is_leaving = False
         self.is_released = False
         self.has_faulted = False
-        self.unanswered = 0
+        self.unanswered_count = 0
         self.next_request = 0
         self.next_reply = 0
         self.messages: dict[int, Message] = {}

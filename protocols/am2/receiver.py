@@ -158,7 +158,7 @@ class Receiver:
                 is_request = message.slot < layout.REPLIES and message.peer is peer
                 if (
                     is_request
-                    and message.unanswered
+                    and message.unanswered_count
                     and not message.status
                     and unpack_message(message.body)[5] == number
                 ):
@@ -173,7 +173,12 @@ class Receiver:
             return
         for message in endpoint.messages.values():
             is_request = message.slot < layout.REPLIES and message.peer is peer
-            if is_request and message.unanswered and not message.status and unpack_message(message.body)[7] == request:
+            if (
+                is_request
+                and message.unanswered_count
+                and not message.status
+                and unpack_message(message.body)[7] == request
+            ):
                 message.status = UNREACHABLE
         request &= layout.REQUEST_MASK
         subject = ((request << layout.NODE_BITS | peer.number) << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS

@@ -202,7 +202,9 @@ class Residency:
             for endpoint in self._resident
             if endpoint.leave_at is None and frames_of_host(endpoint) >= min_frames
         ]
-        return min(candidates, key=lambda endpoint: (-frames_of_host(endpoint), endpoint.unanswered > 0), default=None)
+        return min(
+            candidates, key=lambda endpoint: (-frames_of_host(endpoint), endpoint.unanswered_count > 0), default=None
+        )
 
     def _load(self, now: int, endpoint: NicEndpoint, page: memoryview) -> None:
         self._counters.loaded += 1
@@ -250,7 +252,7 @@ class Residency:
             if not endpoint.is_released and not endpoint.frames.is_trusted and now >= leave_at + _RELEASE_TIMEOUT:
                 endpoint.is_released = True
                 self._counters.forced += 1
-            if endpoint.unanswered or not endpoint.is_released:
+            if endpoint.unanswered_count or not endpoint.is_released:
                 continue
             del self.leaving[endpoint], self._resident[endpoint]
             self._counters.unloaded += 1
@@ -283,6 +285,6 @@ class Residency:
     def pending_work(self) -> Iterable[str]:
         """Yield a sentence for every endpoint that cannot leave its frame, or waits for one."""
         for endpoint in self.leaving:
-            yield f"endpoint {endpoint.number} is to leave its frame: {endpoint.unanswered} packets are unacknowledged"
+            yield f"endpoint {endpoint.number} is to leave its frame: {endpoint.unanswered_count} packets are unacknowledged"
         for endpoint in self._awaiting:
             yield f"endpoint {endpoint.number} waits for a frame that other host processes use"

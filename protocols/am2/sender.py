@@ -233,8 +233,8 @@ class Sender:
             self._busy_peers[peer] = None
             if self.scan_at is None:
                 self.scan_at = now + card.settings.scan
-        message.unanswered += 1
-        message.endpoint.unanswered += 1
+        message.unanswered_count += 1
+        message.endpoint.unanswered_count += 1
         self._counters.packets_sent += 1
         if peer.send(
             build_message(
@@ -274,10 +274,10 @@ class Sender:
             return
         self._counters.acknowledgements_received += 1
         message = packet[0]
-        message.unanswered -= 1
-        message.endpoint.unanswered -= 1
+        message.unanswered_count -= 1
+        message.endpoint.unanswered_count -= 1
         # Only a bulk message has further packets to be sent.
-        if not message.unanswered and (not message.packet_size or message.status or message.is_sent):
+        if not message.unanswered_count and (not message.packet_size or message.status or message.is_sent):
             self._finish(message)
         if peer.scheduler.waiting_slots:
             self.send_waiting(now, peer)
@@ -304,11 +304,11 @@ class Sender:
             return
         self._counters.refusals_received += 1
         message = row.packet[0]
-        message.refusals += 1
+        message.refusal_count += 1
         max_refusals = self._card.settings.congestion
         if message.endpoint.is_leaving:
             self._withdraw(peer, row)
-        elif max_refusals and message.refusals >= max_refusals:
+        elif max_refusals and message.refusal_count >= max_refusals:
             peer.send_table.withdraw(row)
             message.status = CONGESTION
             self._packet_ended(message)
@@ -486,7 +486,7 @@ class Sender:
         """Send a message of the NIC itself. once: do not resend it."""
         message.endpoint.messages[message.slot] = message
         self._send_packets(now, message)
-        if once and message.unanswered:
+        if once and message.unanswered_count:
             send_table = message.peer.send_table
             for row in send_table.unanswered_rows():
                 if row.packet is not None and row.packet[0] is message:
@@ -516,22 +516,22 @@ class Sender:
         message, body = peer.send_table.withdraw(row)
         self._counters.taken_back += 1
         message.withdrawn = [*message.withdrawn, body]
-        message.unanswered -= 1
-        message.endpoint.unanswered -= 1
-        if message.status and not message.unanswered:
+        message.unanswered_count -= 1
+        message.endpoint.unanswered_count -= 1
+        if message.status and not message.unanswered_count:
             self._finish(message)
 
     def _packet_ended(self, message: Message) -> None:
         """Account for a packet that has been answered or given up; end its message with the last packet."""
-        message.unanswered -= 1
-        message.endpoint.unanswered -= 1
-        if not message.unanswered and (message.status or message.is_sent):
+        message.unanswered_count -= 1
+        message.endpoint.unanswered_count -= 1
+        if not message.unanswered_count and (message.status or message.is_sent):
             self._finish(message)
 
     def _fail(self, message: Message, status: int) -> None:
         """Fail a message, as soon as no packet of it is unanswered."""
         message.status = status
-        if not message.unanswered:
+        if not message.unanswered_count:
             self._finish(message)
 
     def _finish(self, message: Message) -> None:

@@ -71,8 +71,8 @@ class Message:
 
     body: header and arguments, and the data of a medium message. data: data of a bulk message. offset: offset of this
     data in the destination's segment. packet_size: bytes of this data in one packet; 0: not a bulk message. sent_size:
-    bytes of this data that have been put into packets. is_begun: a packet has been built. unanswered: number of
-    unanswered packets. refusals: number of temporary refusals. withdrawn: bodies of withdrawn packets, to be sent
+    bytes of this data that have been put into packets. is_begun: a packet has been built. unanswered_count: number of
+    unanswered packets. refusal_count: number of temporary refusals. withdrawn: bodies of withdrawn packets, to be sent
     again. status: reason why the message is returned to the host; 0: it is not returned.
     """
 
@@ -84,11 +84,11 @@ class Message:
         "offset",
         "packet_size",
         "peer",
-        "refusals",
+        "refusal_count",
         "sent_size",
         "slot",
         "status",
-        "unanswered",
+        "unanswered_count",
         "withdrawn",
     )
 
@@ -98,7 +98,7 @@ class Message:
         self.peer: Final = peer
         self.body = body
         self.data = _EMPTY
-        self.packet_size = self.offset = self.sent_size = self.unanswered = self.refusals = self.status = 0
+        self.packet_size = self.offset = self.sent_size = self.unanswered_count = self.refusal_count = self.status = 0
         self.is_begun = False
         self.withdrawn: Sequence[bytes] = ()
 

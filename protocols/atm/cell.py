@@ -73,19 +73,20 @@ def circuit_of(cell: Buffer) -> Circuit:
     return Circuit((cell[0] & 0x0F) << 4 | cell[1] >> 4, (cell[1] & 0x0F) << 12 | cell[2] << 4 | cell[3] >> 4)
 
 
-def circuit(source: int, destination: int, nodes: int) -> Circuit:
-    """Return the circuit from one node to another, by their numbers. nodes: number of nodes, at most `MAX_NODES`."""
-    vpi, rest = divmod(source * nodes + destination, _VCIS)
+def circuit(source: int, destination: int, node_count: int) -> Circuit:
+    """Return the circuit from one node to another, by their numbers. node_count: number of nodes, at most
+    `MAX_NODES`."""
+    vpi, rest = divmod(source * node_count + destination, _VCIS)
     return Circuit(vpi, FIRST_VCI + rest)
 
 
-def nodes_of(circuit: Circuit, nodes: int) -> tuple[int, int] | None:
-    """Return the numbers of a circuit's source and destination; None if it connects no nodes. nodes: number of
+def nodes_of(circuit: Circuit, node_count: int) -> tuple[int, int] | None:
+    """Return the numbers of a circuit's source and destination; None if it connects no nodes. node_count: number of
     nodes."""
     if circuit.vci < FIRST_VCI:
         return None
-    source, destination = divmod(circuit.vpi * _VCIS + circuit.vci - FIRST_VCI, nodes)
-    return (source, destination) if source < nodes else None
+    source, destination = divmod(circuit.vpi * _VCIS + circuit.vci - FIRST_VCI, node_count)
+    return (source, destination) if source < node_count else None
 
 
 def cells_of(frame: bytes) -> Iterator[bytes]:

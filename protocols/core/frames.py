@@ -71,7 +71,7 @@ class TrailingCheckLayer(Packet):
         """Return the size of the next header and its payload in bytes. rest: the bytes after this header. If the next
         header does not define its size, the result counts all bytes except the check."""
         above = self.guess_payload_class(rest)
-        return above.end(rest) if issubclass(above, SizedLayer) else max(0, len(rest) - 4)
+        return above.total_size(rest) if issubclass(above, SizedLayer) else max(0, len(rest) - 4)
 
 
 class SizedLayer(Packet):
@@ -81,7 +81,7 @@ class SizedLayer(Packet):
     payload_size = ""
 
     @classmethod
-    def end(cls, rest: bytes) -> int:
+    def total_size(cls, rest: bytes) -> int:
         """Return the size of the header and its payload in bytes. rest: the bytes from this header on."""
         size, length = header_size(cls), 0
         if cls.payload_size and len(rest) >= size:

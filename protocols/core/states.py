@@ -52,7 +52,7 @@ class StateTable:
         """Names of the counters that the rows increment."""
         return frozenset(name for row in self.rows for name in row.counters)
 
-    def markdown(self) -> str:
+    def format_markdown(self) -> str:
         """Format the table as Markdown."""
         lines = ["| state | event | action | next state | counters |", "| --- | --- | --- | --- | --- |"]
         lines += [f"| {' | '.join(row[:4])} | {', '.join(row.counters)} |" for row in self.rows]

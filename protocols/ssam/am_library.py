@@ -137,7 +137,7 @@ class ActiveMessages(Library):
 
     def credits(self, node: int) -> int:
         """Return the number of cells that the window to a node permits."""
-        return max(0, self.window - self.unanswered(node))
+        return max(0, self.window - self.unanswered_count(node))
 
     def bulk_sender(self, node: int) -> BulkSender:
         """Return the sender of bulk messages to a node."""

@@ -88,8 +88,8 @@ class BulkSender:
     async def _send(self, request: PendingRequest, remainder: int, data: memoryview, head: bytes) -> None:
         messages, node = self._messages, self._node
         step = LONG if messages.settings.long_payload else DATA
-        sent = min(DATA - WORD - len(head), len(data))
-        is_long = len(data) - sent > step * messages.window and messages.settings.long_window
+        sent_size = min(DATA - WORD - len(head), len(data))
+        is_long = len(data) - sent_size > step * messages.window and messages.settings.long_window
         words, local = len(request.words) | (WANTS_WINDOW if is_long else 0), request.endpoint.name.endpoint
         more = Address(MORE, 0, request.to.endpoint, local, remainder, 0).pack()
         await messages.wait_for_room(node)
@@ -97,32 +97,33 @@ class BulkSender:
         messages.try_request(
             node,
             Address(BULK, words, request.to.endpoint, local, remainder, request.handler).pack(),
-            request.number.to_bytes(WORD, "big") + head + data[:sent],
-            self._pending(request, sent, data),
+            request.number.to_bytes(WORD, "big") + head + data[:sent_size],
+            self._callbacks(request, sent_size, data),
         )
         await messages.handle_read()
-        while sent < len(data):
+        while sent_size < len(data):
             await messages.wait_for_room(node, request)
             if request.is_completed:
                 return
-            cell = data[sent : sent + step]
-            sent += len(cell)
-            pending = self._pending(request, sent, data)
+            cell = data[sent_size : sent_size + step]
+            sent_size += len(cell)
+            pending = self._callbacks(request, sent_size, data)
             if messages.settings.long_payload:
                 messages.try_bytes(node, cell, pending)
             else:
                 messages.try_request(node, more, cell, pending)
             await messages.handle_read()
 
-    def _pending(self, request: PendingRequest, sent: int, data: memoryview) -> PendingRequest | LeadingCell:
-        return request if sent >= len(data) else LeadingCell(request, self._messages)
+    def _callbacks(self, request: PendingRequest, sent_size: int, data: memoryview) -> PendingRequest | LeadingCell:
+        """Return the callbacks for a cell. sent_size: bytes of data sent with this cell and before."""
+        return request if sent_size >= len(data) else LeadingCell(request, self._messages)
 
 
 class IncomingBulk:
     """A bulk message whose cells are arriving. buffer: the part of the segment for its data. refusal: status with which
-    the message is returned; None: its handler is called. received: number of bytes received."""
+    the message is returned; None: its handler is called. received_size: number of bytes received."""
 
-    __slots__ = ("address", "buffer", "endpoint", "received", "refusal", "request", "words")
+    __slots__ = ("address", "buffer", "endpoint", "received_size", "refusal", "request", "words")
 
     def __init__(
         self,
@@ -139,11 +140,11 @@ class IncomingBulk:
         self.buffer: Final = buffer
         self.words: Final = words
         self.refusal = refusal
-        self.received = 0
+        self.received_size = 0
 
     def take(self, data: Buffer) -> bool:
         """Store the next bytes. Returns whether the message is complete."""
-        begin = self.received
-        self.received = min(begin + len(data), len(self.buffer))
-        self.buffer[begin : self.received] = data[: self.received - begin]
-        return self.received >= len(self.buffer)
+        begin = self.received_size
+        self.received_size = min(begin + len(data), len(self.buffer))
+        self.buffer[begin : self.received_size] = data[: self.received_size - begin]
+        return self.received_size >= len(self.buffer)

@@ -180,7 +180,7 @@ class Library(Host):
         """Change the window to a node, 1 to MAX_WINDOW requests."""
         self._connection(node).window = window
 
-    def unanswered(self, node: int) -> int:
+    def unanswered_count(self, node: int) -> int:
         """Return the number of unanswered requests to a node."""
         connection = self._connection(node)
         return connection.next - connection.base

@@ -83,7 +83,7 @@ class Sba100(Firmware):
         self.counters: Final = counters
         self._alarm: int | None = None
         self.program: Final = Process(self)
-        self._nodes = len(adapter.addresses)
+        self._node_count = len(adapter.addresses)
         self._nic = nic
         self._input: deque[bytes] = deque()
         self._reads: deque[int] = deque()  # times at which the core finishes reading the cells of a trap
@@ -143,14 +143,14 @@ class Sba100(Firmware):
         """Assign the circuits to and from a node to a process; return the header of frames to the node. connection: id
         of the process's connection. Raises TrapError if another process has the circuits."""
         local, addresses = self.adapter.number, self.adapter.addresses
-        owner, _ = self._owners.setdefault(header(circuit(node, local, self._nodes)), (process, connection))
+        owner, _ = self._owners.setdefault(header(circuit(node, local, self._node_count)), (process, connection))
         if owner is not process:
             raise TrapError(f"no connection to node {node}: another process of this node has it")
         return (
             addresses[node]
             + addresses[local]
             + ETHERTYPE.to_bytes(2, "big")
-            + header(circuit(local, node, self._nodes))
+            + header(circuit(local, node, self._node_count))
         )
 
     def push(self, node: int, frame: bytes) -> None:
@@ -187,7 +187,7 @@ class Sba100(Firmware):
     def _accept(self, cell: bytes) -> tuple[Process, int] | None:
         """Open the program's connection for a cell's circuit. Returns None if the circuit does not lead to this node,
         or if the program has too many connections."""
-        ends = nodes_of(circuit_of(cell), self._nodes)
+        ends = nodes_of(circuit_of(cell), self._node_count)
         if ends is None or ends[1] != self.adapter.number:
             return None
         try:

@@ -117,7 +117,7 @@ class Process:
         del pump  # ends with the run
         return {
             "sent": self._sent, "handled": self._handled, "returned": self._returned_requests, "wrong": self._wrong,
-            "since": self._since, "faults": self._library.driver.faults,
+            "since": self._since, "faults": self._library.driver.fault_count,
             "silent": sorted(survivors - self._gone - self._byes),
         }  # fmt: skip
 

@@ -79,7 +79,7 @@ def send_requests(servers: list[EndpointName], count: int = COUNT, endpoints: in
         tasks = [driver.loop.spawn(_request_from(endpoint, servers, count), "requests") for endpoint in own]
         for task in tasks:
             await task
-        return am.driver.faults
+        return am.driver.fault_count
 
     return program
 

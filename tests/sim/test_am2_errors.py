@@ -302,7 +302,7 @@ def forge_reply(endpoint: Endpoint, *, message: int, tag: int = TAG) -> None:
     """Send a reply with a chosen message number and tag."""
     forged = Origin()
     forged.tag, forged.message = tag, message
-    assert endpoint.outbox.reply(forged, 2, (99,))
+    assert endpoint.outbox.send_reply(forged, 2, (99,))
 
 
 def test_a_reply_without_a_request_is_dropped() -> None:

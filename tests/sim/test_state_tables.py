@@ -125,7 +125,7 @@ def test_a_send_posted_by_the_callback_of_a_failed_one_follows_the_table(monkeyp
 def test_the_documentation_has_every_row_and_draws_every_state(system: str) -> None:
     documentation = state_diagrams.of_protocol(system) + state_diagrams.peers()
     for table in import_module(f"protocols.{system}.states").TABLES:
-        assert table.markdown() in documentation
+        assert table.format_markdown() in documentation
         assert all(f">{row.state}</text>" in documentation for row in table.rows)
 
 

@@ -225,7 +225,7 @@ class Endpoint(SendSide):
         """Poll without letting the NIC and other tasks run, for callers with a loop of their own, such as MPI's device.
         Returns the number of messages handled; errors as for `poll`."""
         inbox = self.inbox
-        if not (inbox.replies or inbox.requests or inbox.unanswered):
+        if not (inbox.reply_count or inbox.request_count or inbox.unanswered):
             if self._must_load:
                 self.library.driver.fault(self)
             return 0
@@ -236,14 +236,16 @@ class Endpoint(SendSide):
             library.driver.fault(self)
             return 0
         handled = 0
-        while handled != limit and (inbox.replies or inbox.requests or inbox.unanswered) and inbox.handle_next():
+        while (
+            handled != limit and (inbox.reply_count or inbox.request_count or inbox.unanswered) and inbox.handle_next()
+        ):
             handled += 1
         return handled
 
     @property
     def is_empty(self) -> bool:
         """Whether all messages that have arrived are handled."""
-        return not (self.inbox.requests or self.inbox.replies or self.inbox.unanswered)
+        return not (self.inbox.request_count or self.inbox.reply_count or self.inbox.unanswered)
 
     @property
     def event_mask(self) -> Events:
@@ -273,12 +275,12 @@ class Endpoint(SendSide):
         """Whether `poll` would handle a message now. Loads the endpoint, or requests a notification of room, if that is
         required."""
         inbox = self.inbox
-        if not (inbox.replies or inbox.requests or inbox.unanswered):
+        if not (inbox.reply_count or inbox.request_count or inbox.unanswered):
             return False
         if inbox.page is None:
             self.library.driver.fault(self)
             return inbox.has_page
-        if inbox.replies or inbox.unanswered or self.outbox.has_room(1):
+        if inbox.reply_count or inbox.unanswered or self.outbox.has_room(1):
             return True
         self.outbox.request_notification()
         return self.outbox.has_room(1)

@@ -33,9 +33,9 @@ _MAX_RETURNED_ARGUMENTS: Final = layout.MAX_ARGUMENTS - 2
 
 class Inbox:
     """Receive side of one endpoint. page: the present location of the rings; None: the host may not access them.
-    requests, replies: numbers of arrived and unhandled messages. unanswered: requests that have ended without a reply,
-    and must be passed to the error handler. stray_replies: number of replies to requests that were not sent or have
-    ended. offset, total: fields of the last request with data. staging: data of medium messages, by slot."""
+    request_count, reply_count: numbers of arrived and unhandled messages. unanswered: requests that have ended without
+    a reply, and must be passed to the error handler. stray_replies: number of replies to requests that were not sent or
+    have ended. offset, total: fields of the last request with data. staging: data of medium messages, by slot."""
 
     __slots__ = (
         "_endpoint",
@@ -50,8 +50,8 @@ class Inbox:
         "handlers",
         "offset",
         "page",
-        "replies",
-        "requests",
+        "reply_count",
+        "request_count",
         "staging",
         "stray_replies",
         "total",
@@ -71,8 +71,8 @@ class Inbox:
         self.handlers: Final[list[Handler | None]] = [None] * handler_count
         self.error_handler: ErrorHandler | None = None
         self.page: memoryview | None = None
-        self.requests = 0
-        self.replies = 0
+        self.request_count = 0
+        self.reply_count = 0
         self.unanswered: Final[deque[Returned]] = deque()
         self.stray_replies = 0
         self.offset = self.total = 0
@@ -89,13 +89,13 @@ class Inbox:
         page = self.page
         if page is None:
             return False
-        if self.replies:
+        if self.reply_count:
             self._handle_reply(page)
             return True
         if self.unanswered:
             self._report_return(self.unanswered.popleft())
             return True
-        if not self.requests:
+        if not self.request_count:
             return False
         outbox = self._endpoint.outbox
         if not outbox.has_room(_REPLY):
@@ -113,7 +113,7 @@ class Inbox:
             _, status, node, length, _, _, form, _, number, count, endpoint, _, tag, message, offset, total,
         ) = _READ_ENTRY(page, entry_offset)  # fmt: skip
         self._next_reply = _NEXT_SLOT[slot]
-        self.replies -= 1
+        self.reply_count -= 1
         if status:
             page[entry_offset] = layout.FREE
             self._handle_nic_return(page, status, length)
@@ -154,7 +154,7 @@ class Inbox:
             origin.message, offset, total,
         ) = _READ_ENTRY(page, entry_offset)  # fmt: skip
         self._next_request = _NEXT_SLOT[slot]
-        self.requests -= 1
+        self.request_count -= 1
         arguments = _READ_ARGUMENTS[count](page, entry_offset + _ARGUMENTS_OFFSET)
         is_plain = form == FORM_SHORT and self._observer is None
         if is_plain and number < len(self.handlers) and (handler := self.handlers[number]) is not None:

@@ -171,7 +171,7 @@ class ActiveMessages(Host):
     def unhandled(self) -> Sequence[Unhandled]:
         """Return the numbers of arrived and unhandled messages; see `protocols.active_messages.observer.Observable`."""
         counts = [
-            Unhandled(number, endpoint.inbox.requests, endpoint.inbox.replies + len(endpoint.inbox.unanswered))
+            Unhandled(number, endpoint.inbox.request_count, endpoint.inbox.reply_count + len(endpoint.inbox.unanswered))
             for number, endpoint in self._endpoints.items()
         ]
         return [unhandled for unhandled in counts if unhandled.requests or unhandled.answers]
@@ -217,9 +217,9 @@ class ActiveMessages(Host):
         if subject < _SLOTS and endpoint is not None:  # the most frequent case
             self.use_count = endpoint.last_use = self.use_count + 1
             if subject >= _ARRIVED_REPLIES:
-                endpoint.inbox.replies += 1
+                endpoint.inbox.reply_count += 1
             elif subject >= _ARRIVED_REQUESTS:
-                endpoint.inbox.requests += 1
+                endpoint.inbox.request_count += 1
             else:
                 endpoint.outbox.on_slot_free(subject)
             endpoint.wake()

@@ -72,9 +72,9 @@ class Outbox:
     last_request: number of the last request. pending: requests that have not ended, by number. observer: notified of
     each message before the NIC is.
 
-    `request`, `reply`, `medium` and `bulk` send a message. They return False if no slot is free, or if the endpoint is
-    not resident, and raise ValueError for an invalid handler or argument. A request takes a credit, which must be
-    available. handler, arguments: as in frames.
+    `send_request`, `send_reply`, `send_medium` and `send_bulk` send a message. They return False if no slot is free, or
+    if the endpoint is not resident, and raise ValueError for an invalid handler or argument. A request takes a credit,
+    which must be available. handler, arguments: as in frames.
     """
 
     __slots__ = (
@@ -120,7 +120,7 @@ class Outbox:
         self.bulk_data: dict[int, memoryview] = {}
         """Data of bulk messages, by slot."""
 
-    def request(self, destination: Destination, handler: int, arguments: tuple[int, ...]) -> bool:
+    def send_request(self, destination: Destination, handler: int, arguments: tuple[int, ...]) -> bool:
         """Send a short request."""
         if not handler:  # LIBRARY_HANDLER: the entry could be packed, and the destination would return the request
             raise ValueError(_values_error(handler, arguments))
@@ -152,7 +152,7 @@ class Outbox:
         self._nic.ring_doorbell(self._doorbell_base | slot, layout.ARGUMENTS_OFFSET + 4 * count, 0)
         return True
 
-    def reply(self, destination: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
+    def send_reply(self, destination: Origin, handler: int, arguments: tuple[int, ...]) -> bool:
         """Send a short reply. handler: LIBRARY_HANDLER for the library's own reply, which calls no handler."""
         page = self.page
         if page is None:
@@ -179,7 +179,9 @@ class Outbox:
         self._nic.ring_doorbell(self._doorbell_base | slot, layout.ARGUMENTS_OFFSET + 4 * count, 0)
         return True
 
-    def medium(self, destination: Destination | Origin, handler: int, arguments: tuple[int, ...], data: Buffer) -> bool:
+    def send_medium(
+        self, destination: Destination | Origin, handler: int, arguments: tuple[int, ...], data: Buffer
+    ) -> bool:
         """Send a medium request or reply. Raises ValueError for more data than a medium message permits."""
         size = len(data)
         if size > self._max_medium:
@@ -196,7 +198,7 @@ class Outbox:
         self._nic.ring_doorbell(self._doorbell_base | slot, layout.ARGUMENTS_OFFSET + 4 * len(arguments), 0)
         return True
 
-    def control(self, form: int, data: Buffer, epoch: int, author: int, part: int, part_count: int) -> bool:
+    def pass_entry(self, form: int, data: Buffer, epoch: int, author: int, part: int, part_count: int) -> bool:
         """Pass the NIC a probe packet, a part of a route table, or a request for the table, by a privileged endpoint.
         Returns False if no slot is free. Raises ValueError for more data than a medium message permits."""
         size, endpoint = len(data), self._endpoint_number
@@ -226,7 +228,7 @@ class Outbox:
         self.staging[begin : begin + len(data)] = data
         return begin
 
-    def bulk(
+    def send_bulk(
         self, destination: Destination | Origin, handler: int, arguments: tuple[int, ...], data: Buffer, offset: int
     ) -> bool:
         """Send a bulk request or reply. offset: in the destination's segment. Raises ValueError also for data that
@@ -472,19 +474,19 @@ class SendSide:
             raise RuleError(_RULE)
         if self.outbox.page is None:
             self._must_load = True
-        return destination.credits > 0 and self.outbox.request(destination, handler, arguments)
+        return destination.credits > 0 and self.outbox.send_request(destination, handler, arguments)
 
     def try_request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> bool:
         """AM_RequestIM, without waiting: send a request with at most `ActiveMessages.max_medium` bytes of data for the
         handler; otherwise as `try_request`."""
         destination = self._may_send(index)
-        return destination.credits > 0 and self.outbox.medium(destination, handler, arguments, data)
+        return destination.credits > 0 and self.outbox.send_medium(destination, handler, arguments, data)
 
     def try_request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
         """AM_RequestXferAsyncM: send a request with data of any length for the destination's segment, from byte
         `offset` on. The handler is called when all data has arrived. Otherwise as `try_request`."""
         destination = self._may_send(index)
-        return destination.credits > 0 and self.outbox.bulk(destination, handler, arguments, data, offset)
+        return destination.credits > 0 and self.outbox.send_bulk(destination, handler, arguments, data, offset)
 
     def _destination(self, index: int) -> Destination:
         destination = self._translations[index] if 0 <= index < len(self._translations) else None

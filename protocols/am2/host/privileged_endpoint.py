@@ -55,7 +55,7 @@ class PrivilegedEndpoint(Endpoint):
         return self._tables.pop()
 
     async def _write_entry(self, form: int, data: bytes, epoch: int, author: int, part: int, part_count: int) -> None:
-        while not self.outbox.control(form, data, epoch, author, part, part_count):
+        while not self.outbox.pass_entry(form, data, epoch, author, part, part_count):
             await self.wait_for_room(_LOOPBACK_INDEX)
 
     def _on_probe(self, _: Token, data: memoryview) -> None:

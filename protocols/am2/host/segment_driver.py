@@ -44,7 +44,7 @@ class Residence(Enum):
 
 
 class SegmentDriver:
-    """The segment driver of one host. faults: number of faults."""
+    """The segment driver of one host. fault_count: number of faults."""
 
     def __init__(
         self, nic: HostActions, memory: HostEndpointFrames, settings: Settings, library: ActiveMessages
@@ -61,7 +61,7 @@ class SegmentDriver:
         """Whether an operation waits for the end of the running handler (`run_deferred`)."""
         self._is_serving = False
         self._served_count = 0
-        self.faults = 0
+        self.fault_count = 0
 
     def state(self, endpoint: Endpoint) -> Residence:
         """Return the residency of an endpoint."""
@@ -97,7 +97,7 @@ class SegmentDriver:
         if self._states.get(endpoint) is Residence.ON_HOST:
             self._states[endpoint] = Residence.FAULTING
             self._faulting.append(endpoint)
-            self.faults += 1
+            self.fault_count += 1
             self._serve_faults()
 
     def remap(self, endpoint: Endpoint, subject: int) -> None:
@@ -197,7 +197,7 @@ class SegmentDriver:
         idle = [endpoint for endpoint in resident if endpoint.is_empty and endpoint.outbox.is_idle]
         candidates = idle or resident
         if self._settings.replacement == "random" and candidates:
-            return candidates[(self.faults * _MULTIPLIER >> 16) % len(candidates)]
+            return candidates[(self.fault_count * _MULTIPLIER >> 16) % len(candidates)]
         return min(candidates, key=lambda endpoint: endpoint.last_use, default=None)
 
     def _release(self, endpoint: Endpoint) -> None:

@@ -50,7 +50,7 @@ class Token:
         """AM_GetDestEndpoint: the endpoint that has received the message."""
         self.origin: Final = Origin()
         """For the library only: `origin` and `state` are set before a handler is called."""
-        self._send_reply = endpoint.outbox.reply
+        self._send_reply = endpoint.outbox.send_reply
         self.state = OVER
 
     @property
@@ -91,7 +91,7 @@ class Token:
         `reply`."""
         if self.state:
             raise RuleError(_REASONS[self.state])
-        self.endpoint.outbox.medium(self.origin, handler, arguments, data)
+        self.endpoint.outbox.send_medium(self.origin, handler, arguments, data)
         self.state = HAS_REPLIED
 
     def reply_bulk(self, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
@@ -99,5 +99,5 @@ class Token:
         copied. Otherwise as `reply`."""
         if self.state:
             raise RuleError(_REASONS[self.state])
-        self.endpoint.outbox.bulk(self.origin, handler, arguments, data, offset)
+        self.endpoint.outbox.send_bulk(self.origin, handler, arguments, data, offset)
         self.state = HAS_REPLIED

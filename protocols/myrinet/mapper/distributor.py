@@ -16,12 +16,12 @@ from protocols.myrinet.mapper.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """One part of a table for a host. part: number of the part. parts: number of the table's parts. route: to the
+    """One part of a table for a host. part: number of the part. part_count: number of the table's parts. route: to the
     host."""
 
     host: int
     part: int
-    parts: int
+    part_count: int
     table: Table
     route: Route
     payload: bytes

@@ -63,7 +63,7 @@ class _Contents:
     number: int
     version: tuple[int, int]
     part: int
-    parts: int
+    part_count: int
     payload: Buffer
 
 
@@ -144,10 +144,12 @@ class Mapper:
         """Handle a frame, valid or not."""
         self._now = now
         try:
-            to, sender, kind, source, leader, incarnation, number, epoch, author, part, parts, payload = (
+            to, sender, kind, source, leader, incarnation, number, epoch, author, part, part_count, payload = (
                 codec.unpack_frame(remove_envelope(frame))
             )
-            contents = _Contents(sender, source, leader, incarnation, number, (epoch, author), part, parts, payload)
+            contents = _Contents(
+                sender, source, leader, incarnation, number, (epoch, author), part, part_count, payload
+            )
             if to not in (self.identity.address, BROADCAST) or source == NOBODY:
                 self.counters.strangers += 1
             elif source == self.identity.number:
@@ -339,7 +341,7 @@ class Mapper:
             address,
             version=part_message.table.version,
             part=part_message.part,
-            parts=part_message.parts,
+            part_count=part_message.part_count,
             payload=part_message.payload,
         )
 
@@ -381,7 +383,7 @@ class Mapper:
 
     def _on_table(self, now: int, contents: _Contents) -> None:
         """Handle a part of this NIC's table. Raises MalformedError."""
-        if contents.version[1] != contents.source or contents.part >= contents.parts:
+        if contents.version[1] != contents.source or contents.part >= contents.part_count:
             raise MalformedError("part")
         return_route, _ = return_route_of(contents.payload)
         paths = paths_of(contents.payload)
@@ -393,15 +395,20 @@ class Mapper:
             partial_table = self._partial_table
             if partial_table is None or (partial_table.version, partial_table.count) != (
                 contents.version,
-                contents.parts,
+                contents.part_count,
             ):
-                partial_table = self._partial_table = PartialTable(contents.version, contents.parts)
+                partial_table = self._partial_table = PartialTable(contents.version, contents.part_count)
             table = partial_table.add(contents.part, paths)
             if table is not None:
                 self._partial_table = None
                 self._install_table(table)
         self._send_frame(
-            KIND_ACK, return_route, contents.sender, version=contents.version, part=contents.part, parts=contents.parts
+            KIND_ACK,
+            return_route,
+            contents.sender,
+            version=contents.version,
+            part=contents.part,
+            part_count=contents.part_count,
         )
 
     def _install_table(self, table: Table) -> None:
@@ -414,7 +421,13 @@ class Mapper:
             for sibling in self.identity.siblings:
                 for part, payload in enumerate(parts):
                     self._send_frame(
-                        KIND_TABLE, b"", sibling, version=table.version, part=part, parts=len(parts), payload=payload
+                        KIND_TABLE,
+                        b"",
+                        sibling,
+                        version=table.version,
+                        part=part,
+                        part_count=len(parts),
+                        payload=payload,
                     )
 
     def _send_frame(
@@ -426,7 +439,7 @@ class Mapper:
         number: int = 0,
         version: tuple[int, int] = (0, 0),
         part: int = 0,
-        parts: int = 0,
+        part_count: int = 0,
         payload: Buffer = b"",
     ) -> None:
         """Send a frame. Its leader field names the leader that this mapper follows; without one, this mapper if it may
@@ -436,7 +449,7 @@ class Mapper:
         if self._leader is not None and self._is_leader_up(self._now):
             leader = self._leader
         epoch, author = version
-        about = number, epoch, author, part, parts
+        about = number, epoch, author, part, part_count
         frame = codec.pack_frame(to, me.address, kind, me.number, leader, me.incarnation, *about, payload)
         self._send(add_envelope(frame, route))
 

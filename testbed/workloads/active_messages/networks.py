@@ -60,7 +60,7 @@ class ActiveNetworks(Native[ActiveMessages]):
             for count in self.networks:
                 answered = 0
                 await collectives.barrier()
-                faults_before = library.driver.faults
+                faults_before = library.driver.fault_count
                 if server is not None:
                     served_endpoints = [
                         library.endpoint(endpoint.name.endpoint) for endpoint in server.endpoints[:count]
@@ -72,7 +72,7 @@ class ActiveNetworks(Native[ActiveMessages]):
                 elif client is not None and node.rank <= count:
                     await client.stream(self.time // 4, self.time)
                     answered = len(client.trips)
-                faults = library.driver.faults - faults_before
+                faults = library.driver.fault_count - faults_before
                 gathered = await collectives.gather((answered,))
                 if gathered is not None:
                     rates = [1e9 * messages / self.time for (messages,) in gathered[1 : count + 1]]

@@ -206,10 +206,10 @@ def handled_again(patch: pytest.MonkeyPatch) -> None:
     def handle_twice(inbox: Inbox, view: memoryview) -> None:
         slot = inbox._next_request
         handle_request(inbox, view)
-        if slot == page.ARRIVED_REQUESTS and inbox.requests and inbox._endpoint.outbox.has_room(1):
+        if slot == page.ARRIVED_REQUESTS and inbox.request_count and inbox._endpoint.outbox.has_room(1):
             view[page.SLOT_OFFSETS[slot]] = page.READY
             inbox._next_request = slot
-            inbox.requests += 1
+            inbox.request_count += 1
             handle_request(inbox, view)
 
     patch.setattr(Inbox, "_handle_request", handle_twice)
