@@ -4,7 +4,7 @@ A frame passes these checks in this order, and is dropped and counted at the fir
 frame is long enough; the checksum is correct (Myrinet's CRC-8 covers no other bytes, and is ignored); the frame is
 addressed to this NIC, and comes from a node of the cluster; it belongs to the last incarnations of both NICs
 (`protocols.core.peers`). Then the receiver (`receiver`) handles messages, and the sender (`sender`) answers. On
-source-routed networks the mapper handles mapping packets, which take none of these checks.
+source-routed networks the mapper handles mapping packets, and checks them itself.
 
 Without acknowledgements (`Settings.reliable`), a message for incarnation 0 (unknown) is accepted, since it is sent only
 once.

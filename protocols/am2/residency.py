@@ -157,7 +157,7 @@ class Residency:
         host, so that a host that releases slowly does not get another frame meanwhile."""
         return Counter(self._host_of(endpoint.number) for endpoint in self._resident)
 
-    def _by_priority(self) -> list[NicEndpoint]:
+    def _awaiting_by_priority(self) -> list[NicEndpoint]:
         """Return the endpoints that wait for a frame: fewest frames of the host first, then longest wait first."""
         frames_by_host = self._frames_by_host()
         return sorted(self._awaiting, key=lambda endpoint: frames_by_host[self._host_of(endpoint.number)])
@@ -167,7 +167,7 @@ class Residency:
         strict priorities the same endpoints would always be resident together, and two endpoints that communicate with
         each other might never be."""
         chance = self._counters.loaded * _MULTIPLIER & _MASK
-        return self._by_priority()[0 if chance >> 31 else (chance >> 16) % len(self._awaiting)]
+        return self._awaiting_by_priority()[0 if chance >> 31 else (chance >> 16) % len(self._awaiting)]
 
     def _load_waiting(self, now: int) -> None:
         """Load waiting endpoints while the NIC has free frames, and make resident endpoints leave their frames for the
@@ -182,7 +182,7 @@ class Residency:
             else:
                 self._load(now, endpoint, page)
         while len(awaiting) > len(self.leaving):
-            victim = self._choose_victim(self._by_priority()[len(self.leaving)])
+            victim = self._choose_victim(self._awaiting_by_priority()[len(self.leaving)])
             if victim is None:
                 break
             self._unload(now, victim)
@@ -220,7 +220,7 @@ class Residency:
         self.leaving[endpoint] = None
         self.advance_unloads(now)
 
-    def _are_enough_leaving(self) -> bool:
+    def _has_enough_leaving(self) -> bool:
         """Whether enough endpoints are leaving for now, although others wait. The limit varies pseudo-randomly;
         endpoints that exceed the time allowed do not count. Without the limit, all endpoints would leave, always for
         the same others, and two that communicate with each other might never be resident together."""
@@ -243,7 +243,7 @@ class Residency:
                 continue
             notification = endpoint.number << layout.SUBJECT_BITS
             if not endpoint.is_leaving:
-                if self._awaiting and (now < may_leave_at or self._are_enough_leaving()):
+                if self._awaiting and (now < may_leave_at or self._has_enough_leaving()):
                     continue
                 endpoint.is_leaving = True
                 endpoint.leave_at = leave_at = now  # the time allowed begins now
@@ -269,17 +269,17 @@ class Residency:
 
     def deadlines(self) -> Iterable[int]:
         """Yield the times at which `advance_unloads` is due."""
-        are_enough_leaving = bool(self._awaiting) and self._are_enough_leaving()
+        has_enough_leaving = bool(self._awaiting) and self._has_enough_leaving()
         for endpoint in self.leaving:
             if endpoint.leave_at is None:
                 continue
             if endpoint.is_leaving:
                 may_be_forced = not endpoint.is_released and not endpoint.frames.is_trusted
-                if may_be_forced or (are_enough_leaving and self._is_in_time(endpoint)):
+                if may_be_forced or (has_enough_leaving and self._is_in_time(endpoint)):
                     yield endpoint.leave_at + _RELEASE_TIMEOUT
             elif not self._awaiting:
                 yield endpoint.leave_at
-            elif not are_enough_leaving:
+            elif not has_enough_leaving:
                 yield max(endpoint.leave_at, self._loaded_at + self._card.settings.stay)
 
     def pending_work(self) -> Iterable[str]:

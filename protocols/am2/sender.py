@@ -128,7 +128,7 @@ class Sender:
                 self._send_slot(now, endpoint, slots.popleft())
 
     def _send_slot(self, now: int, endpoint: NicEndpoint, slot: int) -> None:
-        """Send the message in a slot, which is read first unless it is in progress."""
+        """Send the message in a slot; read it first, unless it is in progress."""
         message = endpoint.messages.get(slot) or self._read(endpoint, slot)
         if message is not None:
             self._send_packets(now, message)

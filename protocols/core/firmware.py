@@ -30,7 +30,7 @@ class Adapter:
     hosts: for each function (as in SR-IOV), the number of the first function of its NIC; empty: each NIC has one
     function. The NIC loops back frames between its functions. names: the name of the node of each function; empty:
     unknown. is_restarted: the NIC has had another incarnation since the cluster began to communicate; peers may still
-    send to it.
+    address that one.
     """
 
     number: int

@@ -68,7 +68,7 @@ class BulkSender:
         self._waiters: deque[Completion[None]] = deque()
 
     async def send(self, request: PendingRequest, remainder: int, data: Buffer, offset: int) -> None:
-        """Send a message. Returns when the last cell has been passed to the kernel, or when the request has ended
+        """Send a message. Returns when the last cell is in the send buffers, or when the request has ended
         earlier. remainder: of the tag. Raises ValueError for invalid arguments, and RuleError within a handler."""
         head = pack_head(offset, len(data), request.words)
         self._messages.has_room(self._node)  # raises RuleError within a handler
