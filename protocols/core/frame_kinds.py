@@ -20,7 +20,7 @@ from string import Formatter
 from typing import Final, Literal
 
 Role = Literal["data", "ack", "nack", "control"]
-"""What a frame does for its message: carry it, acknowledge it, reject it; "control": none of these."""
+"""Function of a frame for its message: carry it, acknowledge it or reject it; "control": none of these."""
 
 
 @dataclass(frozen=True, slots=True)
