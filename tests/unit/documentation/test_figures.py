@@ -45,5 +45,5 @@ def test_a_large_field_is_abbreviated_to_its_ends_and_one_row() -> None:
 
 def test_comments_of_a_layer_are_shown_next_to_its_fields() -> None:
     comments = frame_figures.comments(layers("am2")[1])
-    assert comments["reason"].startswith("Of a NACK. Reasons up to NO_MAPPING are temporary")
+    assert comments["reason"].startswith("Reason of a NACK. Up to NO_MAPPING, reasons are temporary")
     assert comments["length"] == "bytes of payload: arguments, then data"
