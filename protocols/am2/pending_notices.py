@@ -91,6 +91,6 @@ class PendingNotices:
         for peer, notices in self.by_peer.items():
             gone = [str(message.endpoint.number) for body, message in notices.messages.items() if body[0] == FORM_GONE]
             if gone:
-                yield f"node {peer.number} does not acknowledge that these endpoints are gone: {', '.join(gone)}"
+                yield f"node {peer.number} does not acknowledge that these endpoints no longer exist: {', '.join(gone)}"
             if lost := len(notices.messages) - len(gone):
                 yield f"node {peer.number} does not acknowledge that {lost} replies to its requests are lost"

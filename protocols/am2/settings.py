@@ -54,7 +54,7 @@ class Settings:
     packet: bytes of a bulk message in one packet (8 KB in the paper); reduced if the MTU requires it. route: bytes of
     source route for which every packet leaves room, on source-routed networks.
 
-    Features that GAM lacked, each with its own switch. reliable: acknowledgements and retransmission. guarded: the NIC
+    Features that GAM lacked; each can be switched off. reliable: acknowledgements and retransmission. guarded: the NIC
     checks the tags of messages. virtual: endpoints share frames by paging; otherwise there are only as many endpoints
     as frames.
     """

@@ -10,7 +10,7 @@ Mainwaring, Culler, "Transport protocols"). With 2 sequence numbers a channel is
 requires a network that keeps frames in order. There is no timer per packet: while packets are unanswered, a periodic
 scan looks for those that are due.
 
-If the sender gives up an unanswered packet, it does not know whether the peer has accepted it. The paper marks the
+If the sender gives up an unanswered packet, it cannot determine whether the peer has accepted it. The paper marks the
 channel's sequence number as uninitialised; here the channel's generation increases. A receiver accepts the first packet
 of a generation with any sequence number, and no packet of an earlier generation.
 """

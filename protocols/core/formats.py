@@ -268,14 +268,16 @@ class Format:
             for name in (self.kind, *fields_of(kind)):
                 if name not in fields:
                     raise FormatError(
-                        f"{self.name}: KINDS names {name!r}, which is no field of its layers: {kind.words!r}"
+                        f"{self.name}: KINDS names {name!r}, which is not a field of the protocol's layers: {kind.words!r}"
                     )
 
     def _check_role(self, role: str, name: str) -> None:
         """Check that a role's name is empty or names exactly one field of the protocol's layers."""
         names = self._names()
         if name and not names[name]:
-            raise FormatError(f"{role} is {name!r}, which is no field of its layers: {', '.join(sorted(names))}")
+            raise FormatError(
+                f"{role} is {name!r}, which is not a field of the protocol's layers: {', '.join(sorted(names))}"
+            )
         if names[name] > 1:
             raise FormatError(f"{role}: the field {name} must be in one layer only, and is in several")
 
@@ -304,7 +306,9 @@ class Format:
         fields = self.rule_fields()
         for name in self.flow:
             if name not in fields:
-                raise FormatError(f"FLOW names {name!r}, which is no field of its layers: {', '.join(fields)}")
+                raise FormatError(
+                    f"FLOW names {name!r}, which is not a field of the protocol's layers: {', '.join(fields)}"
+                )
 
     def value_names(self) -> dict[str, dict[int, str]]:
         """Return the value names of enumerated fields, by their names for rules."""

@@ -54,7 +54,7 @@ _OPTIONAL: Final = re.compile(r"\[([^][]*)]")
 
 
 def spans(words: str) -> Iterator[tuple[tuple[FormatField, ...], bool]]:
-    """Yield the spans of a template, each with whether it is optional. Raises ValueError for unbalanced braces."""
+    """Yield the spans of a template, and whether each is optional. Raises ValueError for unbalanced braces."""
     for index, text in enumerate(_OPTIONAL.split(words)):
         fields = tuple([(before, name or "", spec or "") for before, name, spec, _ in Formatter().parse(text)])
         if fields:

@@ -56,11 +56,13 @@ PEER: Final = StateTable(
         Row(UNKNOWN, "presumed", "write to its first incarnation", KNOWN),
         Row(UNKNOWN, "incarnation", "adopt it and resend messages in flight", KNOWN),
         Row(UNKNOWN, "no incarnation", "drop", UNKNOWN, ("stale",)),
-        Row(KNOWN, "same incarnation", "take", KNOWN),
-        Row(KNOWN, "later incarnation", "forget, adopt it and return messages in flight", KNOWN, ("restarts",)),
+        Row(KNOWN, "same incarnation", "accept", KNOWN),
+        Row(
+            KNOWN, "later incarnation", "discard partial messages, adopt it, fail sends in flight", KNOWN, ("restarts",)
+        ),
         Row(KNOWN, "earlier incarnation", "drop", KNOWN, ("stale",)),
         Row(KNOWN, "no incarnation", "drop", KNOWN, ("stale",)),
-        Row(KNOWN, "meant for another incarnation", "drop and announce the own incarnation", KNOWN, ("stale",)),
+        Row(KNOWN, "meant for another incarnation", "drop and announce this NIC's incarnation", KNOWN, ("stale",)),
     ),
 )
 """State table of a peer. The events are the incarnations in its frames, and the presumption of FIRST."""

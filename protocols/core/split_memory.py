@@ -57,7 +57,7 @@ class SharedNic(Protocol):
 
     @property
     def firmware(self) -> Firmware:
-        """The current firmware, which handles frames and deadlines, and has counters of its own."""
+        """The current firmware, which handles frames and deadlines, and has the counters."""
         ...
 
     def attach(self, now: int, host: int, memory: SharedDmaMemory, descriptors: memoryview) -> OnDoorbell:

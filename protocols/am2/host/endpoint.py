@@ -338,7 +338,7 @@ class Endpoint(SendSide):
 
     @property
     def has_doubtful_requests(self) -> bool:
-        """Whether requests are to be ended as soon as the page is accessible and shows which of them are in flight."""
+        """Whether requests must be ended as soon as the page is accessible and shows which of them are in flight."""
         return bool(self._doubtful_requests)
 
     def awaits(self, node: int) -> bool:

@@ -238,7 +238,7 @@ class Inbox:
         handler."""
         if token.state == MAY_REPLY:
             token.reply_by_library(Status.BAD_HANDLER, number, *arguments[:_MAX_RETURNED_ARGUMENTS])
-        else:  # the sender of this reply no longer knows its request
+        else:  # the sender of the reply keeps no state of the request
             self._report_return(
                 Returned(Status.BAD_HANDLER, True, token.source, number, arguments, token.origin.message, _NO_DATA)
             )

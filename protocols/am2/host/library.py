@@ -131,7 +131,7 @@ class ActiveMessages(Host):
     def free(self, endpoint: Endpoint) -> None:
         """Free an endpoint; see `Endpoint.free`. Raises ValueError within a handler of the endpoint."""
         if self.handling_endpoint is endpoint:
-            raise ValueError("an endpoint cannot be freed by its own handler")
+            raise ValueError("an endpoint cannot be freed by one of its handlers")
         if self._endpoints.pop(endpoint.name.endpoint, None) is None:
             return
         endpoint.bundle.endpoints.remove(endpoint)

@@ -35,7 +35,7 @@ from protocols.myrinet.mapper.settings import Settings
 
 BROADCAST: Final = b"\xff" * 6
 NOBODY: Final = 0xFFFF
-"""Value of the leader field of a frame whose sender knows no leader; not a node's number."""
+"""Value of the leader field of a frame whose sender has no leader; not a node's number."""
 _MAX_STAGGERED: Final = 64
 """Maximum multiple of `Settings.stagger` by which a mapper delays its start."""
 

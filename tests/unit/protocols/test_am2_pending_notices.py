@@ -48,7 +48,7 @@ def nic_with_pending_notices() -> SingleNic:
     nic = nic_with_destroyed_endpoints()
     nic.elapse(GIVE_UP_TIME)
     assert announced_endpoints(nic) == [*DESTROYED] * 4
-    assert nic.firmware.pending_work() == ["node 1 does not acknowledge that these endpoints are gone: 4, 5, 6"]
+    assert nic.firmware.pending_work() == ["node 1 does not acknowledge that these endpoints no longer exist: 4, 5, 6"]
     return nic
 
 

@@ -61,11 +61,11 @@ FIELDS = "colour, size, sum"
 @pytest.mark.parametrize(
     ("roles", "message"),
     [
-        ({"LENGTH": "sice"}, f"LENGTH is 'sice', which is no field of its layers: {FIELDS}"),
-        ({"CHECK": "crc"}, f"CHECK is 'crc', which is no field of its layers: {FIELDS}"),
-        ({"PREFIX": "head"}, f"PREFIX is 'head', which is no field of its layers: {FIELDS}"),
+        ({"LENGTH": "sice"}, f"LENGTH is 'sice', which is not a field of the protocol's layers: {FIELDS}"),
+        ({"CHECK": "crc"}, f"CHECK is 'crc', which is not a field of the protocol's layers: {FIELDS}"),
+        ({"PREFIX": "head"}, f"PREFIX is 'head', which is not a field of the protocol's layers: {FIELDS}"),
         ({"CHECK": "size"}, "CHECK is 'size', of 16 bits: a CRC-32 takes a field of 32 bits"),
-        ({"FLOW": ("kind",)}, "FLOW names 'kind', which is no field of its layers: size, colour, sum"),
+        ({"FLOW": ("kind",)}, "FLOW names 'kind', which is not a field of the protocol's layers: size, colour, sum"),
     ],
     ids=str,
 )
