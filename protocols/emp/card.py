@@ -1,7 +1,8 @@
 """State that both halves of the firmware share: the NIC's memory and counters, its peers, and its acknowledgements.
 
-Section 4.1: per host a NIC keeps the remote MAC address and send and receive sequence numbers, no connection; per
-message a structure that describes just that transfer (`sender.OutgoingMessage`, `receiver.IncomingMessage`).
+Section 4.1: for each host a NIC keeps the remote MAC address, and send and receive sequence numbers. There are no
+connections. For each message it keeps a structure with the state of that transfer (`sender.OutgoingMessage`,
+`receiver.IncomingMessage`).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _WORD_SIZE: Final = 4  # bytes written for a doorbell that passes no descriptor
 
 
 class ReceiveResult(NamedTuple):
-    """Result of a receive. length: bytes of the message."""
+    """Result of a receive, or of a send, whose source is then the destination. length: bytes of the message."""
 
     source: int
     tag: int
@@ -202,8 +202,8 @@ class Endpoint(Host):
     def post_probe(
         self, source: int, tag: int, *, wait: bool = True, claim: bool = False
     ) -> Completion[ProbeResult | None]:
-        """Post a probe for the message that a receive with this source and tag would get. wait: its completion is done when
-        there is such a message; otherwise at once, with None if there is none. claim: reserve the message, which
+        """Post a probe for the message that a receive with this source and tag would get. wait: the completion is done when
+        there is such a message; without it, at once, with None if there is none. claim: reserve the message, which
         `post_claimed` must receive.
 
         Raises DescriptorsExhaustedError, and ValueError for an invalid source or tag.
@@ -219,8 +219,8 @@ class Endpoint(Host):
         return probe
 
     def post_unit(self, unit: int) -> Completion[None]:
-        """Set the number of frames per collection, which is acknowledged as a whole, for later sends; the completion is done
-        when the NIC has set it. Section 4.1: 3; section 3.1.2: configurable on the fly.
+        """Set the number of frames per collection, the unit of acknowledgement, for later sends. The completion is done when
+        the NIC has set it. Section 4.1: 3; section 3.1.2: configurable on the fly.
 
         Messages in flight keep their collections. Peers need no setting, since every frame names the unit of its
         message. The unit applies to messages of this NIC to all peers, until the next call; a host that attaches to a
@@ -236,7 +236,7 @@ class Endpoint(Host):
         return command
 
     def cancel(self, receive: Completion[ReceiveResult]) -> None:
-        """Cancel a receive: its completion fails with ReceiveCancelledError unless a message has matched it.
+        """Cancel a receive: its completion fails with ReceiveCancelledError unless a message has matched the receive.
 
         A doorbell above those of the descriptors requests the cancellation: the host cannot write the descriptor, since
         the NIC may be writing it.
@@ -270,9 +270,8 @@ class Endpoint(Host):
         returned: stat.Result = unpack_result(self._descriptors.memory, index * SIZE)
         status, length, transfer.peer, transfer.tag = returned
         self._release(index, transfer, length)
-        result = _new_tuple(
-            ReceiveResult, (transfer.peer, transfer.tag, length)
-        )  # skips NamedTuple's Python constructor
+        # Skips NamedTuple's constructor, which is interpreted.
+        result = _new_tuple(ReceiveResult, (transfer.peer, transfer.tag, length))
         if status == _DONE:
             transfer.complete(result)
         elif status == stat.TRUNCATED:

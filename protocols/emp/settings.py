@@ -22,9 +22,9 @@ class Settings:
     A change while the NIC runs applies to later decisions; `descriptors` cannot change. Assignment of an invalid value
     raises ValueError and leaves the setting unchanged.
 
-    unit: frames per collection; a collection is acknowledged as a whole (section 4.1: 3; `host.Endpoint.post_unit` changes
-    it on the fly). timeout: nanoseconds after which a collection is resent (ours; the paper states no figure), doubled with
-    each resend up to longest_timeout. give_up: nanoseconds without an acknowledgement after which
+    unit: frames per collection, the unit of acknowledgement (section 4.1: 3, configurable on the fly by
+    `host.Endpoint.post_unit`). timeout: nanoseconds after which a collection is resent (ours; the paper states no
+    figure), doubled with each resend up to longest_timeout. give_up: nanoseconds without an acknowledgement after which
     a message fails; 0: never (the paper mentions no limit). The peer drops a failed message when the header of the next
     one arrives.
     window: maximum unacknowledged collections to one peer (ours: below the capacity of a receiver's ring), not counting

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
 _NULL: Final = "MPI_DATATYPE_NULL"
+_NULL_ERROR: Final = "the datatype is DATATYPE_NULL, or was freed"
 _OTHER_BYTE_ORDER: Final = (">", "!") if sys.byteorder == "little" else ("<",)
 """Prefixes of the formats of buffers whose items are not in the machine's byte order."""
 _KINDS: Final = {
@@ -176,7 +177,7 @@ class Datatype(Handle):
     def Commit(self) -> Datatype:
         """Commit the type: transfers may use it. Returns the type. Raises MPIError (ERR_TYPE) for DATATYPE_NULL."""
         if not self:
-            raise MPIError(ERR_TYPE, _NULL)
+            raise MPIError(ERR_TYPE, _NULL_ERROR)
         self.is_committed = True
         return self
 
@@ -184,14 +185,14 @@ class Datatype(Handle):
         """Free a derived type or a duplicate: it then equals DATATYPE_NULL. Transfers in progress continue, and types that
         were made from it remain. Raises MPIError (ERR_TYPE) for a predefined datatype and for DATATYPE_NULL."""
         if not self:
-            raise MPIError(ERR_TYPE, _NULL)
+            raise MPIError(ERR_TYPE, _NULL_ERROR)
         if self._constructor is None:
             raise MPIError(ERR_TYPE, f"the predefined datatype {self.name} cannot be freed")
         self._is_freed, self.is_committed = True, False
 
     def Dup(self) -> Datatype:
         if not self:
-            raise MPIError(ERR_TYPE, _NULL)
+            raise MPIError(ERR_TYPE, _NULL_ERROR)
         copy = Datatype(self.name, self.typecode, self.spans, self.lb, self.extent)
         copy.is_committed = self.is_committed
         return copy._record_constructor(self, "DUP")
@@ -213,8 +214,7 @@ class Datatype(Handle):
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Derive a type of blocks. blocklengths, displacements: in items. Raises MPIError (ERR_ARG) if their numbers
         differ."""
-        if len(blocklengths) != len(displacements):
-            raise MPIError(ERR_ARG, f"{len(blocklengths)} block lengths, but {len(displacements)} displacements")
+        _check_equal_lengths(blocklengths, displacements)
         name = f"{len(blocklengths)} blocks of {self.name}"
         indexed = self._derive_blocks(name, list(zip(displacements, blocklengths, strict=True)))
         return indexed._record_constructor(
@@ -237,8 +237,7 @@ class Datatype(Handle):
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Derive as Create_indexed does, with displacements in bytes."""
-        if len(blocklengths) != len(displacements):
-            raise MPIError(ERR_ARG, f"{len(blocklengths)} block lengths, but {len(displacements)} displacements")
+        _check_equal_lengths(blocklengths, displacements)
         name = f"{len(blocklengths)} blocks of {self.name}"
         indexed = self._derive_blocks(name, list(zip(displacements, blocklengths, strict=True)), 1)
         return indexed._record_constructor(
@@ -266,17 +265,17 @@ class Datatype(Handle):
             )
         for length in blocklengths:
             _check_count(length)
-        parts = [
+        blocks = [
             (offset, datatype, length)
             for offset, datatype, length in zip(displacements, datatypes, blocklengths, strict=True)
             if length
         ]
-        spans = [span for offset, datatype, length in parts for span in datatype.spans_at(offset, length)]
-        lb = min((offset + datatype.lb for offset, datatype, _ in parts), default=0)
+        spans = [span for offset, datatype, length in blocks for span in datatype.spans_at(offset, length)]
+        lb = min((offset + datatype.lb for offset, datatype, _ in blocks), default=0)
         ub = max(
-            (offset + (length - 1) * datatype.extent + datatype.ub for offset, datatype, length in parts), default=0
+            (offset + (length - 1) * datatype.extent + datatype.ub for offset, datatype, length in blocks), default=0
         )
-        return cls(f"a structure of {len(parts)} blocks", "", spans, lb, ub - lb)._record_constructor(
+        return cls(f"a structure of {len(blocks)} blocks", "", spans, lb, ub - lb)._record_constructor(
             None,
             "STRUCT",
             blocklengths=[*blocklengths],
@@ -319,7 +318,7 @@ class Datatype(Handle):
         datatype), the name of its constructor in capitals (NAMED for a predefined datatype), and the constructor's
         arguments. Raises MPIError (ERR_TYPE) for DATATYPE_NULL, as do Get_contents and Get_envelope."""
         if not self:
-            raise MPIError(ERR_TYPE, _NULL)
+            raise MPIError(ERR_TYPE, _NULL_ERROR)
         if self._constructor is None:
             return self, "NAMED", {}
         combiner, arguments = self._constructor
@@ -526,6 +525,15 @@ def view_bytes(buffer: object, write: bool, is_typed: bool = True) -> tuple[memo
         )
     # memoryview cannot cast a view with a zero in its shape.
     return (view.cast("B") if view.nbytes else memoryview(bytearray())), view.itemsize or 1
+
+
+def _check_equal_lengths(blocklengths: Sequence[int], displacements: Sequence[int]) -> None:
+    if len(blocklengths) != len(displacements):
+        raise MPIError(
+            ERR_ARG,
+            f"blocklengths and displacements must be equally long, got {len(blocklengths)} and {len(displacements)} "
+            "elements",
+        )
 
 
 def _check_count(count: int) -> None:

@@ -100,10 +100,10 @@ class Communicator(NamedTuple):
 
 
 class CallArguments(NamedTuple):
-    """Arguments of a collective call on which ranks must agree. root, size: equal at all ranks; size is in bytes per block;
-    -1: the call has no such argument. op, datatype: names, for reductions. out, into: bytes of each block that this rank
-    sends and receives, by rank; a single element if there is one block only; None: the call has no such argument, or this
-    rank does not pass it."""
+    """Arguments of a collective call on which ranks must agree. root, size: equal at all ranks, or -1 if the call has no
+    such argument. size: bytes per block. op, datatype: names, for reductions. out, into: bytes of each block that this
+    rank sends and receives, by rank, or of the only block; None if the call has no such argument, or this rank does not
+    pass it."""
 
     root: int = -1
     size: int = -1

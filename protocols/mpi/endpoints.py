@@ -15,8 +15,8 @@ class MatchingEndpoint(Protocol):
     """A node's access to a NIC that matches messages. `matching.SoftwareMatchingEndpoint` implements most of it for other
     NICs.
 
-    A message matches the oldest receive for its context, its source or ANY_SOURCE, and its tag or ANY_TAG; a receive
-    matches the oldest such message; messages of one sender in one context do not overtake each other in matching. Ranks
+    A message matches the oldest receive for its context, its source or ANY_SOURCE, and its tag or ANY_TAG. A receive
+    matches the oldest such message. Messages of one sender in one context do not overtake each other in matching. Ranks
     are the numbers of nodes; a node may send to itself.
 
     size: number of ranks. contexts: number of contexts, counted from 0; a receive matches messages of its own context

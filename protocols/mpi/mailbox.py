@@ -2,12 +2,12 @@
 without a posted receive.
 
 Ranks enter a collective call at different times, so that messages arrive before their receives are posted. On EMP each of
-these messages costs a timeout, so libraries on EMP pre-post receives for unexpected messages (Balaji, Shivam, Wyckoff,
-Panda, "High performance user level sockets over Gigabit Ethernet", 2002: the unexpected queue). The slots of a mailbox are
-receives from any rank that are always posted:
+these messages costs a timeout. Libraries on EMP avoid that by pre-posted receives: the unexpected queue of Balaji, Shivam,
+Wyckoff, Panda, "High performance user level sockets over Gigabit Ethernet", 2002. The slots of a mailbox are receives from
+any rank that are always posted:
 
-- a short (eager) message is sent to a slot, with a header, and copied from there;
-- for a long (rendezvous) message only the header is sent to a slot, as an offer. The receiver posts a receive for the
+- A short (eager) message is sent to a slot, with a header, and copied from there.
+- For a long (rendezvous) message only the header is sent to a slot, as an offer. The receiver posts a receive for the
   message, and sends the sender a grant, possibly before the offer has arrived. Then the sender sends the message.
 
 Messages with equal sender, context and tag are received in the order in which they were sent.

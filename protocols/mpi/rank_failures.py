@@ -3,8 +3,8 @@
 A protocol detects a dead peer only when it sends to it; a rank that only waits for messages detects nothing. So, as in
 other MPI implementations, the launcher reports a failed rank to the others. From then on all collective calls of a
 communicator with that rank fail, those in progress and later ones (Bland and others, "Post-failure recovery of MPI
-communication capability", 2013, section 3): at every rank, since the library does not know which ranks wait for each
-other. Point-to-point transfers continue: a program that is started again may send and receive.
+communication capability", 2013, section 3). They fail at every rank, since the library cannot determine which ranks wait
+for each other. Point-to-point transfers continue: a program that is started again may send and receive.
 """
 
 from __future__ import annotations

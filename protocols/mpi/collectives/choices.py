@@ -1,7 +1,8 @@
-"""Choice of a collective call's algorithm by message size and number of ranks, as in MPICH (Thakur, Rabenseifner, Gropp,
-2005; the thresholds are the defaults of MPICH's parameters), unless the program names an algorithm.
+"""Choice of a collective call's algorithm, unless the program names one: by message size and number of ranks, as in MPICH.
 
-All ranks must make the same choice, so it depends only on arguments that MPI requires to be equal at all ranks.
+The rules are those of Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005; the
+thresholds are the defaults of MPICH's parameters. All ranks must choose the same algorithm, so the choice depends only on
+arguments that MPI requires to be equal at all ranks.
 """
 
 from __future__ import annotations

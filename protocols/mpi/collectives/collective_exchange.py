@@ -20,8 +20,8 @@ class Exchange:
     communicator's number of ranks.
 
     Awaited transfers raise the MPIError with which they fail. They raise ERR_PROC_FAILED as soon as a rank of the
-    communicator has failed (`rank_failures`), or the message of a completed send turns out to be lost (`LostSends`): other
-    ranks may wait for that message, and this rank for them. Then all receives of the call are cancelled.
+    communicator has failed (`rank_failures`), or the message of a completed send turns out to be lost (`LostSends`), since
+    other ranks may wait for that message, and this rank for them. Then all receives of the call are cancelled.
     """
 
     __slots__ = ("_context", "_device", "_device_rank", "_mailbox", "_pending", "_tag", "_wait", "call", "rank", "size")
