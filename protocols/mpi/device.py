@@ -495,7 +495,7 @@ class Device:
             if not self._endpoint.probe(source, context, tag, False, claim, completion):
                 completion.complete(None)
         elif claim:
-            completion.complete(None)
+            completion.complete(None)  # a claim could not be undone if a queued receive precedes the probe
         else:
             endpoint_probe = ProbeCompletion(source, tag)
             endpoint_probe.add_callback(partial(self._exclude_queued_receives, context, completion))

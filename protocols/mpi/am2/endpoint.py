@@ -112,10 +112,10 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
     # Handlers of requests, each of which replies. a, b, c, d: the words of the head (`pairs.Head`).
 
     def _on_hello(self, token: Token, *words: int) -> None:
-        a, b, c, d, returned_replies = words
+        a, b, c, d, returned_reply_count = words
         pair = self._pair(self._host.rank_of(token.source))
-        self._on_session(pair, (a, b), returned_replies)
-        token.reply(pairs.MEET, a, b, c, d, *pair.own_session, pair.returned_replies)
+        self._on_session(pair, (a, b), returned_reply_count)
+        token.reply(pairs.MEET, a, b, c, d, *pair.own_session, pair.returned_reply_count)
 
     def _on_short(
         self, token: Token, a: int, b: int, c: int, d: int, number: int, context_and_length: int, tag: int, *data: int
@@ -191,10 +191,10 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
 
     def _on_meet(self, token: Token, *words: int) -> None:
         """Handle the peer's session, and the number of the message that it has rejected, if any."""
-        a, b, c, d, incarnation, epoch, returned_replies, *rejected = words
+        a, b, c, d, incarnation, epoch, returned_reply_count, *rejected = words
         pair = self._pairs[self._host.rank_of(token.source)]
         if (a, b) == pair.own_session:  # before the reply is counted: it does not mean that the message has arrived
-            self._on_session(pair, (incarnation, epoch), returned_replies, rejected)
+            self._on_session(pair, (incarnation, epoch), returned_reply_count, rejected)
         self._on_reply(pair, (a, b, c, d))
 
     def _on_returned(self, returned: Returned) -> None:
@@ -203,7 +203,7 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         if returned.is_reply:
             # Report the loss to the peer, which would wait for the reply forever.
             if status is Status.UNREACHABLE and pair.peer_session is not None and a == pair.peer_session[0]:
-                pair.returned_replies += 1
+                pair.returned_reply_count += 1
                 if pair.is_open and (a, b) == pair.peer_session:
                     self._end_session(pair, _REASONS[status], ())
                 else:
@@ -214,9 +214,9 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
                 returned.handler == pairs.HELLO
                 and status in _ABSENT_ENDPOINT
                 and pair.queue
-                and pair.refusals < _MAX_REFUSALS
+                and pair.refusal_count < _MAX_REFUSALS
             ):
-                pair.refusals += 1
+                pair.refusal_count += 1
                 pair.is_announced = False
                 self._send_queues.wake(pair)
             else:
@@ -248,16 +248,16 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         peer = self._host.rank_of(token.source)
         pair = self._pairs.get(peer) or self._pair(peer)
         if head != pair.incoming and not (self._on_session(pair, head[:2]) and head == pair.incoming):
-            token.reply(pairs.MEET, *head, *pair.own_session, pair.returned_replies, *number)
+            token.reply(pairs.MEET, *head, *pair.own_session, pair.returned_reply_count, *number)
             return None
         if not silent:
             token.reply(pairs.TAKEN, *head)
         return pair
 
     def _on_session(
-        self, pair: Pair, peer_session: Session, returned_replies: int = 0, rejected: Sequence[int] = ()
+        self, pair: Pair, peer_session: Session, returned_reply_count: int = 0, rejected: Sequence[int] = ()
     ) -> bool:
-        """Handle a session that a peer has announced. returned_replies: number of its replies that were returned to it.
+        """Handle a session that a peer has announced. returned_reply_count: number of its replies that were returned to it.
         rejected: the number of a message that it has rejected, if any. Returns False if the session is older than the known
         one."""
         if peer_session != pair.peer_session:
@@ -268,8 +268,8 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
                 self._staging.release(pair.peer)
             if pair.is_open:
                 self._end_session(pair, "has restarted", rejected, renew=False)
-        if returned_replies > pair.lost_replies:
-            pair.on_lost_replies(returned_replies)
+        if returned_reply_count > pair.lost_reply_count:
+            pair.on_lost_replies(returned_reply_count)
             self._send_queues.restore(pair)
         if not pair.is_open:
             pair.open(peer_session)
@@ -328,10 +328,10 @@ class Am2Endpoint(SoftwareMatchingEndpoint):
         peer waits for it and nothing of a former session is in flight any more."""
         if not pair.is_open:
             return
-        if pair.returned_replies != pair.reported_replies:
-            pair.reported_replies = pair.returned_replies
-            self._send_queues.put(pair, ControlRequest(pairs.HELLO, (pair.returned_replies,)))
-        if pair.owes_clear and not pair.former_unanswered:
+        if pair.returned_reply_count != pair.reported_reply_count:
+            pair.reported_reply_count = pair.returned_reply_count
+            self._send_queues.put(pair, ControlRequest(pairs.HELLO, (pair.returned_reply_count,)))
+        if pair.owes_clear and not pair.former_unanswered_count:
             pair.owes_clear = False
             self._send_queues.put(pair, ControlRequest(pairs.CLEAR))
 

@@ -146,15 +146,15 @@ class Pair:
     entry in the translation table; -1: none.
 
     queue: items to send. message_count: number of messages to the peer in this session. sending: messages not completely
-    sent, by number. released: completed sends, with their numbers, since all requests were last answered. unanswered: number
-    of unanswered requests. window_used: number of requests sent since none was unanswered. former_unanswered: number of
-    unanswered requests of former sessions. is_announced: a request that announces this node's session is in flight.
-    notices_left: announcements of a new session that remain to be sent if there is no other traffic. refusals: number of
-    times that the peer had no endpoint. is_ready: the queue is among those that may be sent from. owes_clear: the peer
-    is to be notified when no message of an earlier session is in flight any more.
+    sent, by number. released: completed sends, with their numbers, since all requests were last answered.
+    unanswered_count: number of unanswered requests. window_used: number of requests sent since none was unanswered.
+    former_unanswered_count: number of unanswered requests of former sessions. is_announced: a request that announces
+    this node's session is in flight. notices_left: announcements of a new session that remain to be sent if there is no
+    other traffic. refusal_count: number of times that the peer had no endpoint. is_ready: the queue is among those that
+    may be sent from. owes_clear: the peer is to be notified when no message of an earlier session is in flight any more.
 
-    returned_replies: number of this node's replies that were returned. reported_replies: how many of these have been
-    reported to the peer. lost_replies: number of returned replies that the peer has reported. lacks_credits: credits are
+    returned_reply_count: number of this node's replies that were returned. reported_reply_count: how many of these have been
+    reported to the peer. lost_reply_count: number of returned replies that the peer has reported. lacks_credits: credits are
     missing for requests whose replies will not arrive.
 
     expected: number of the next message from the peer. early: fragments of later messages. arriving: incomplete messages.
@@ -164,13 +164,13 @@ class Pair:
         "arriving",
         "early",
         "expected",
-        "former_unanswered",
+        "former_unanswered_count",
         "incoming",
         "is_announced",
         "is_open",
         "is_ready",
         "lacks_credits",
-        "lost_replies",
+        "lost_reply_count",
         "message_count",
         "notices_left",
         "outgoing",
@@ -179,13 +179,13 @@ class Pair:
         "peer",
         "peer_session",
         "queue",
-        "refusals",
+        "refusal_count",
         "released",
-        "reported_replies",
-        "returned_replies",
+        "reported_reply_count",
+        "returned_reply_count",
         "sending",
         "translation",
-        "unanswered",
+        "unanswered_count",
         "window_used",
     )  # fmt: skip
 
@@ -199,16 +199,16 @@ class Pair:
         self.outgoing: Head = (*self.own_session, 0, 0)
         self.incoming: Head | None = None
         self.queue: deque[OutgoingMessage | Chunk | ControlRequest] = deque()
-        self.unanswered = 0
-        self.former_unanswered = 0
+        self.unanswered_count = 0
+        self.former_unanswered_count = 0
         self.is_announced = False
         self.notices_left = 0
-        self.refusals = 0
+        self.refusal_count = 0
         self.is_ready = False
         self.owes_clear = False
-        self.returned_replies = 0
-        self.reported_replies = 0
-        self.lost_replies = 0
+        self.returned_reply_count = 0
+        self.reported_reply_count = 0
+        self.lost_reply_count = 0
         self.lacks_credits = False
         self._begin()
 
@@ -242,7 +242,7 @@ class Pair:
         self.peer_session = peer_session
         self.is_open = True
         self.is_announced = False
-        self.notices_left = self.refusals = 0
+        self.notices_left = self.refusal_count = 0
         self._set_head((*self.own_session, *peer_session))
         self.incoming = (*peer_session, *self.own_session)
 
@@ -286,32 +286,34 @@ class Pair:
 
     def count_request(self) -> None:
         """Count a request before the attempt to send it."""
-        self.unanswered += 1
+        self.unanswered_count += 1
         self.window_used += 1
 
     def uncount_request(self) -> None:
         """Undo `count_request` for a request that was not sent."""
-        self.unanswered -= 1
+        self.unanswered_count -= 1
         self.window_used -= 1
 
-    def on_lost_replies(self, returned_replies: int) -> None:
+    def on_lost_replies(self, returned_reply_count: int) -> None:
         """Handle an increased count of the peer's returned replies, which will not arrive."""
-        self.former_unanswered = max(0, self.former_unanswered - (returned_replies - self.lost_replies))
-        self.lost_replies = returned_replies
+        self.former_unanswered_count = max(
+            0, self.former_unanswered_count - (returned_reply_count - self.lost_reply_count)
+        )
+        self.lost_reply_count = returned_reply_count
         self.lacks_credits = True
 
     def reset_replies(self) -> None:
         """Reset the counts of replies for a new process or incarnation of the peer."""
-        self.former_unanswered = self.returned_replies = self.reported_replies = self.lost_replies = 0
+        self.former_unanswered_count = self.returned_reply_count = self.reported_reply_count = self.lost_reply_count = 0
         self.lacks_credits = False
 
     def count_reply(self, head: Head) -> None:
         """Count the reply to a request with that head."""
         if head != self.outgoing:
-            self.former_unanswered = max(0, self.former_unanswered - 1)
+            self.former_unanswered_count = max(0, self.former_unanswered_count - 1)
             return
-        self.unanswered -= 1
-        if not self.unanswered:
+        self.unanswered_count -= 1
+        if not self.unanswered_count:
             self.window_used = 0
             if self.released:
                 released, self.released = self.released, []
@@ -331,12 +333,12 @@ class Pair:
     @property
     def is_evictable(self) -> bool:
         """Whether no replies are due through the peer's entry in the translation table."""
-        return not (self.unanswered or self.former_unanswered)
+        return not (self.unanswered_count or self.former_unanswered_count)
 
     def _set_head(self, head: Head) -> None:
         self.outgoing = head
-        self.former_unanswered += self.unanswered
-        self.unanswered = self.window_used = 0
+        self.former_unanswered_count += self.unanswered_count
+        self.unanswered_count = self.window_used = 0
 
 
 class SendResult(Enum):
@@ -448,7 +450,7 @@ class SendQueues:
         """Return the peers with all credits despite unanswered requests: AM-II's library has detected that they
         restarted."""
         credits_of, max_credits = self._endpoint.credits, self._credits
-        return [pair for pair in self._mapped if pair.unanswered and credits_of(pair.translation) == max_credits]
+        return [pair for pair in self._mapped if pair.unanswered_count and credits_of(pair.translation) == max_credits]
 
     async def _wait_for_room(self) -> None:
         while self._ready and self._host.handling_endpoint is None:  # after a handler, `Am2Endpoint` calls `advance`
@@ -485,11 +487,11 @@ class SendQueues:
     def _announce(self, pair: Pair) -> SendResult:
         """Announce this node's session, and ask for the peer's."""
         pair.is_announced = True
-        result = self._send_request(pair, HELLO, pair.returned_replies)
+        result = self._send_request(pair, HELLO, pair.returned_reply_count)
         if result is not _SENT:
             pair.is_announced = False
             return result
-        pair.reported_replies = pair.returned_replies
+        pair.reported_reply_count = pair.returned_reply_count
         if pair.notices_left:
             pair.notices_left -= 1
         return result

@@ -54,8 +54,8 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
         self._host = host
         self._depth = min(host.settings.depth, max(_MIN_DEPTH, host.settings.slots // 2 // host.size))
         self._max_connections = max(0, min(host.size - 1, (host.settings.slots - _COMMAND_SLOTS) // (self._depth + 1)))
-        self._allocated = 0  # number of connections that use slots, or will use them
-        self._posted = 0  # number of connections whose receives are posted
+        self._allocated_count = 0  # number of connections that use slots, or will use them
+        self._posted_count = 0  # number of connections whose receives are posted
         self._unopened: deque[Pair] = deque()  # connections that wait until lost ones are closed
         self._lost_pairs: deque[tuple[Pair, Vi]] = deque()
         self._is_closing = False
@@ -104,7 +104,7 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
 
     def _has_room(self) -> bool:
         """Whether a further send leaves enough slots for commands, and for the receives of all connections to come."""
-        return self._host.free_descriptors > _COMMAND_SLOTS // 2 + (self._max_connections - self._posted) * (
+        return self._host.free_descriptors > _COMMAND_SLOTS // 2 + (self._max_connections - self._posted_count) * (
             self._depth + 1
         )
 
@@ -177,17 +177,17 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
                 f"{self._max_connections} connections; set more with --firmware slots=...",
             )
             return
-        if self._allocated >= self._max_connections:
+        if self._allocated_count >= self._max_connections:
             self._unopened.append(pair)
             return
-        self._allocated += 1
+        self._allocated_count += 1
         try:
             pair.writable = await self._register(pair, pair.writable_size, rdma_write=True)
             pair.readable = await self._register(pair, pair.readable_size, rdma_write=False)
             pair.vi = vi = await host.create_vi(ptag, receive_cq=self._cq)
             self._by_vi[vi] = pair
             vi.send_queue.notify(partial(self._on_send_done, pair, vi))
-            self._posted += 1
+            self._posted_count += 1
             for descriptor in pair.make_receives():
                 vi.post_receive(descriptor)
             await vi.connect_peer(pair.peer, _DISCRIMINATOR, host.settings.connect_timeout or host.settings.give_up)
@@ -287,14 +287,14 @@ class ViaEndpoint(SoftwareMatchingEndpoint):
 
     def _free_allocated(self) -> None:
         """Count a closed connection's slots as free, and open a connection that waits for slots."""
-        self._allocated -= 1
+        self._allocated_count -= 1
         if self._unopened:
             drive(self._open(self._unopened.popleft()))
 
     async def _close(self, pair: Pair, vi: Vi) -> None:
         """Free a lost connection's VI and memory."""
         await vi.disconnect()
-        self._posted -= 1
+        self._posted_count -= 1
         self._by_vi.pop(vi, None)
         await vi.destroy()
         await self._free_memory(pair)

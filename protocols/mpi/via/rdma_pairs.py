@@ -94,8 +94,8 @@ class Pair:
     received. opened: completes when the connection is open. registered: memory of messages, to deregister when a lost
     connection is closed. is_starved: the queue waits for a descriptor of the NIC.
 
-    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. The peer's `received_parts` and
-    `consumed` follow `sent_parts` and `written`.
+    The paper's names: `written` is RDMAmaxwrite, `freed` RDMAmaxread, `desc_left` descLeft. The peer's
+    `received_part_count` and `consumed` follow `sent_part_count` and `written`.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class Pair:
         self._area_size = area
         self._buffer_size = buffer
         self._threshold = (depth - RESERVE) // 4
-        self._asked = 0  # number of questions sent
-        self._parts_before = 0  # number of parts sent before the last question
-        self._answered = 0  # number of questions that the peer has answered
-        self._answers = 0  # number of the peer's questions that have been answered
+        self._question_count = 0  # number of questions sent
+        self._part_count_at_question = 0  # number of parts sent before the last question
+        self._answered_count = 0  # number of questions that the peer has answered
+        self._answer_count = 0  # number of the peer's questions that have been answered
         self._is_pumping = False
         self._has_room = has_room
         self._owes_credit = False
@@ -140,12 +140,12 @@ class Pair:
         self._cell: Segment
         self._buffers: deque[int] = deque(range(_BUFFERS))
         self._next_cell = 0
-        self.sent_parts = 0
+        self.sent_part_count = 0
         self._write_pointer = 0
         self.written = 0  # total bytes used of the peer's area
         self.freed = 0
-        self._reposted = 0  # number of descriptors that the peer has posted again
-        self.received_parts = 0
+        self._reposted_count = 0  # number of descriptors that the peer has posted again
+        self.received_part_count = 0
         self._read_pointer = 0
         self.consumed = 0  # total bytes of this rank's area that have been read
         self._credited = 0  # value of `consumed` in the last credit
@@ -153,7 +153,7 @@ class Pair:
     @property
     def desc_left(self) -> int:
         """Number of the peer's receive descriptors that messages may still use."""
-        return self.depth - RESERVE - (self.sent_parts - self._reposted)
+        return self.depth - RESERVE - (self.sent_part_count - self._reposted_count)
 
     @property
     def space_left(self) -> int:
@@ -225,10 +225,10 @@ class Pair:
 
     def _send_question(self) -> None:
         """Ask for the peer's count of descriptors posted again, if few are left."""
-        is_asking = self._asked != self._answered
+        is_asking = self._question_count != self._answered_count
         if self.queue and self.is_open and self.desc_left <= self._threshold and not is_asking and self._may_post():
-            self._asked += 1
-            self._parts_before = self.sent_parts
+            self._question_count += 1
+            self._part_count_at_question = self.sent_part_count
             self.released.append(None)
             self._post((), self._cell, ASK, None)
 
@@ -267,7 +267,7 @@ class Pair:
         view, memory = self.readable
         at = buffer * self._buffer_size
         total = len(outgoing.data)
-        _HEAD.pack_into(view, at, outgoing.context, self.sent_parts + 1 & _NUMBER_MASK, outgoing.tag, total, begin)
+        _HEAD.pack_into(view, at, outgoing.context, self.sent_part_count + 1 & _NUMBER_MASK, outgoing.tag, total, begin)
         if outgoing.memory is None:
             view[at + _HEAD_SIZE : at + length] = data
             self._work.spend(COPY, length, self._work.core)
@@ -278,7 +278,7 @@ class Pair:
         remote = Segment(self._area.address + self._write_pointer, self._area.handle)
         self._write_pointer += need
         self.written += skipped + need
-        self.sent_parts += 1
+        self.sent_part_count += 1
         self.released.append(outgoing if outgoing.posted == total else None)
         immediate = (-length if wraps else length) & _MASK
         self._post(segments, remote, immediate, buffer)
@@ -306,7 +306,7 @@ class Pair:
         assert self.vi is not None
         self.vi.post_receive(descriptor)
         if immediate == ASK:
-            self._answers += 1
+            self._answer_count += 1
             self._owes_credit = True
         if self.consumed - self._credited >= self._area_size // 2:
             self._owes_credit = True
@@ -315,10 +315,10 @@ class Pair:
         """Handle the peer's counts. Raises LostPartError if the answer to a question does not count all parts that were sent
         before the question: at the unreliable level, the missing ones are lost."""
         credit: tuple[int, int, int] = _CREDIT.unpack_from(self.writable[0], self._area_size)
-        self.freed, self._reposted, answered = credit
-        is_answer = answered != self._answered
-        self._answered = answered
-        if is_answer and answered == self._asked and self._reposted < self._parts_before:
+        self.freed, self._reposted_count, answered = credit
+        is_answer = answered != self._answered_count
+        self._answered_count = answered
+        if is_answer and answered == self._question_count and self._reposted_count < self._part_count_at_question:
             raise LostPartError
 
     def _post_credit(self) -> None:
@@ -327,7 +327,7 @@ class Pair:
         view, memory = self.readable
         at = _BUFFERS * self._buffer_size + self._next_cell * _CELL_SIZE
         self._next_cell = (self._next_cell + 1) % _CELLS
-        _CREDIT.pack_into(view, at, self.consumed, self.received_parts, self._answers)
+        _CREDIT.pack_into(view, at, self.consumed, self.received_part_count, self._answer_count)
         self.released.append(None)
         self._post((memory.segment(at, _CREDIT.size),), self._cell, 0, None)
 
@@ -345,9 +345,9 @@ class Pair:
         area = self.writable[0]
         head: tuple[int, int, int, int, int] = _HEAD.unpack_from(area, begin)
         context, number, tag, total, offset = head
-        if number != self.received_parts + 1 & _NUMBER_MASK:
+        if number != self.received_part_count + 1 & _NUMBER_MASK:
             raise LostPartError
-        self.received_parts += 1
+        self.received_part_count += 1
         on_part(self, context, tag, total, offset, area[begin + _HEAD_SIZE : begin + length])
         used = _align(length)
         self._read_pointer += used

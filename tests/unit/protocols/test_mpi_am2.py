@@ -183,7 +183,7 @@ def test_credits_of_returned_replies_are_restored_when_the_peer_reports_them(cre
         assert [completion.done for completion in sends] == [True] * 20
         assert error_class_of(sends[-1]) == ERR_PROC_FAILED
         pair = nodes.endpoint(0)._pairs[1]
-        assert (pair.former_unanswered, pair.lacks_credits) == (0, False)
+        assert (pair.former_unanswered_count, pair.lacks_credits) == (0, False)
         nodes.exchange(0, 1)
         assert nodes.endpoint(0)._endpoint.credits(pair.translation) == credits_per_peer
 
