@@ -208,7 +208,7 @@ class AddForwarding(_Printed):
 
 @dataclass(frozen=True, slots=True)
 class RemoveForwarding(_Printed):
-    line = "forget {0.mac} on {0.switch}"
+    line = "stop forwarding {0.mac} on {0.switch}"
     switch: str
     index: int
     mac: str
@@ -218,7 +218,7 @@ class RemoveForwarding(_Printed):
 class ForgetLearned(_Printed):
     """Flush the addresses that a switch has learned."""
 
-    line = "forget what {0.switch} learned"
+    line = "flush the addresses learned by {0.switch}"
     switch: str
     index: int
 
@@ -267,7 +267,7 @@ class EndRedirect(_WireDevice):
     prepared: bool = False
 
     def __str__(self) -> str:
-        return f"redirect {self.device} no more" + (" for now" if self.prepared else "")
+        return f"stop redirecting {self.device}" + (" for now" if self.prepared else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ class PrepareEgress(_WireDevice):
     came from the cable of this port.
     """
 
-    line = "prepare to redirect what leaves by {0.device}"
+    line = "prepare to redirect outgoing frames of {0.device}"
     patch_device: str
     stage_device: str
 
@@ -287,7 +287,7 @@ class PrepareEgress(_WireDevice):
 class RedirectEgress(_WireDevice):
     """Redirect the frames that leave by a port to its patch, with the exceptions of `PrepareEgress`."""
 
-    line = "redirect what leaves by {0.device} to {0.patch_device}"
+    line = "redirect outgoing frames of {0.device} to {0.patch_device}"
     patch_device: str
     patch: int
 
@@ -299,7 +299,7 @@ class EndEgress(_WireDevice):
     prepared: bool = False
 
     def __str__(self) -> str:
-        return f"redirect what leaves by {self.device} no more" + (" for now" if self.prepared else "")
+        return f"stop redirecting outgoing frames of {self.device}" + (" for now" if self.prepared else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +319,7 @@ class Drain(_Printed):
 class ForgetPort(_WireDevice):
     """Flush the addresses that a switch has learned at a port."""
 
-    line = "forget what was learned at {0.device}"
+    line = "flush the addresses learned at {0.device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ class Undivert(_WireDevice):
     tap: whether the interface is a tap. Frames that the relay still sends to a tap are lost when its diversion ends.
     """
 
-    line = "divert frames of {0.device} no more"
+    line = "stop diverting frames of {0.device}"
     tap: bool = False
 
 
@@ -370,7 +370,7 @@ class SetNetem(_WireDevice):
     changed: bool = False
 
     def __str__(self) -> str:
-        return f"let netem impair what leaves by {self.device}: {describe_impairment(self.impairment)}"
+        return f"let netem impair outgoing frames of {self.device}: {describe_impairment(self.impairment)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,7 @@ class SetShaper(_WireDevice):
     before: shapers.Options | None = None
 
     def __str__(self) -> str:
-        return f"let a token bucket shape what leaves by {self.device}: {describe_impairment(self.impairment)}"
+        return f"let a token bucket shape outgoing frames of {self.device}: {describe_impairment(self.impairment)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +400,7 @@ class SetLoss(_WireDevice):
     losses: Losses
 
     def __str__(self) -> str:
-        return f"let a classifier lose frames that come in by {self.device}: {describe_impairment(self.impairment)}"
+        return f"let a classifier lose incoming frames of {self.device}: {describe_impairment(self.impairment)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,8 +160,8 @@ def test_a_link_to_another_switch_is_plugged_there_with_the_same_nic() -> None:
     after = linked_cluster("n1 s2", "n2 s1", "n3 s2", "s1 s2")
     assert operations_of_change(before, after) == [
         f"set n1.eth0 to switch index {FIRST_WIRE_INDEX + 1}",
-        "forget what s1 learned",
-        "forget what s2 learned",
+        "flush the addresses learned by s1",
+        "flush the addresses learned by s2",
     ]
 
 
@@ -172,7 +172,7 @@ def test_two_cables_into_a_switch_become_one_cable_between_nodes() -> None:
         "set n1.eth0 to switch index 0",
         "set n2.eth0 to switch index 0",
         "join n1:eth0--n2:eth0",
-        "forget what s1 learned",
+        "flush the addresses learned by s1",
     ]
 
 
@@ -189,7 +189,7 @@ def test_a_cable_between_nodes_is_parted_before_its_ends_are_plugged_in() -> Non
         "add a hook to n1.eth0",
         f"set n2.eth0 to switch index {switch}",
         "add a hook to n2.eth0",
-        "forget what s1 learned",
+        "flush the addresses learned by s1",
     ]
 
 
@@ -323,7 +323,7 @@ def test_a_ring_that_is_opened_learns_again() -> None:
     operations = operations_of_change(before, after)
     assert sorted(operations[:2]) == ["remove s1.s4", "remove s4.s1"]
     assert "set port n1.eth0 learning, flooding" in operations
-    assert sum(line.startswith("forget ") and line.endswith("learned") for line in operations) == 4
+    assert sum(line.startswith("flush the addresses learned by ") for line in operations) == 4
     assert not any("make" in line for line in operations)
 
 
@@ -403,7 +403,7 @@ MANUAL_CHANGES: list[tuple[str, Callable[[Kernel], None], list[str]]] = [
     (
         "a port taken out of its switch",
         lambda k: k.set_attributes("", interface_named(k, "", "n1.eth0").index, master=0),
-        [f"set n1.eth0 to switch index {FIRST_WIRE_INDEX}", "forget what s1 learned"],
+        [f"set n1.eth0 to switch index {FIRST_WIRE_INDEX}", "flush the addresses learned by s1"],
     ),
     (
         "an address removed",

@@ -65,7 +65,7 @@ DIVERT_N1 = [
 ]
 
 # The path between two nodes is closed while a qdisc of it is replaced.
-CLOSED = ["redirect n1.eth0 no more", "redirect n2.eth0 no more", "drain bwd+n1.eth0", "drain fwd+n1.eth0"]
+CLOSED = ["stop redirecting n1.eth0", "stop redirecting n2.eth0", "drain bwd+n1.eth0", "drain fwd+n1.eth0"]
 OPENED = ["redirect n1.eth0 to fwd+n1.eth0", "redirect n2.eth0 to bwd+n1.eth0"]
 
 SHAPES = [
@@ -107,7 +107,7 @@ def test_a_node_at_a_switch_stays_plugged_in_while_its_frames_are_diverted() -> 
         *DIVERT_N1,
     ]
     assert lines(kernel.converge(layout)) == [
-        "divert frames of n1.eth0 no more",
+        "stop diverting frames of n1.eth0",
         "set offloads of eth0 in n1 on",
         "remove port+n1.eth0",
         "remove free+n1.eth0",
@@ -127,28 +127,28 @@ def test_the_link_of_a_node_to_a_switch_is_spliced_with_a_patch_for_a_kernel_dat
         "set bwd+n1.eth0 in the wire namespace up",
         "set offloads of eth0 in n1 off",
         "set offloads of port+n1.eth0 in the wire namespace off",
-        "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us normal",
-        "let netem impair what leaves by bwd+n1.eth0: rate 1gbit, loss 1%",
+        "let netem impair outgoing frames of fwd+n1.eth0: delay 1ms, jitter 100us normal",
+        "let netem impair outgoing frames of bwd+n1.eth0: rate 1gbit, loss 1%",
         *(f"wait until {end}+n1.eth0 can send" for end in ("fwd", "bwd", "port", "free")),
         "redirect fwd+n1.eth0 to n1.eth0",
         "redirect bwd+n1.eth0 to free+n1.eth0",
         "redirect free+n1.eth0 to bwd+n1.eth0",
         "prepare to redirect n1.eth0",
-        "prepare to redirect what leaves by n1.eth0",
-        "redirect what leaves by n1.eth0 to port+n1.eth0",
+        "prepare to redirect outgoing frames of n1.eth0",
+        "redirect outgoing frames of n1.eth0 to port+n1.eth0",
         "redirect n1.eth0 to fwd+n1.eth0",
         "set port port+n1.eth0 learning, not flooding",
     ]
     assert lines(kernel.converge(layout)) == [
-        "redirect what leaves by n1.eth0 no more for now",
+        "stop redirecting outgoing frames of n1.eth0 for now",
         "set port port+n1.eth0 not learning, not flooding",
-        "redirect n1.eth0 no more for now",
-        "forget what was learned at port+n1.eth0",
+        "stop redirecting n1.eth0 for now",
+        "flush the addresses learned at port+n1.eth0",
         "drain bwd+n1.eth0",
         "drain fwd+n1.eth0",
         "set offloads of eth0 in n1 on",
-        "redirect what leaves by n1.eth0 no more",
-        "redirect n1.eth0 no more",
+        "stop redirecting outgoing frames of n1.eth0",
+        "stop redirecting n1.eth0",
         *(f"remove {end}+n1.eth0" for end in ("port", "free", "fwd", "bwd")),
     ]
 
@@ -168,8 +168,8 @@ def test_two_nodes_stay_joined_while_their_frames_are_diverted() -> None:
         "divert frames of n2.eth0 to the relay",
     ]
     assert lines(kernel.converge(layout)) == [
-        "divert frames of n1.eth0 no more",
-        "divert frames of n2.eth0 no more",
+        "stop diverting frames of n1.eth0",
+        "stop diverting frames of n2.eth0",
         "set offloads of eth0 in n1 on",
         "set offloads of eth0 in n2 on",
         "remove port+n1.eth0",
@@ -194,7 +194,7 @@ def test_offloads_are_disabled_before_the_new_path_is_opened_and_restored_at_the
     assert lines(kernel.converge(layout, {name: RELAY})) == [f"set {node} off", f"set {port} off"]
     assert lines(kernel.converge(layout, {name: RELAY_GSO})) == [f"set {node} on for TCP", f"set {port} on for TCP"]
     assert lines(kernel.converge(layout)) == [
-        "divert frames of n1.eth0 no more",
+        "stop diverting frames of n1.eth0",
         f"set {node} on",
         "remove port+n1.eth0",
         "remove free+n1.eth0",
@@ -222,8 +222,8 @@ def test_two_nodes_that_netem_impairs_stay_joined() -> None:
         "set bwd+n1.eth0 in the wire namespace up",
         "set offloads of eth0 in n1 off",
         "set offloads of eth0 in n2 off",
-        "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us normal",
-        "let netem impair what leaves by bwd+n1.eth0: rate 1gbit, loss 1%",
+        "let netem impair outgoing frames of fwd+n1.eth0: delay 1ms, jitter 100us normal",
+        "let netem impair outgoing frames of bwd+n1.eth0: rate 1gbit, loss 1%",
         "wait until fwd+n1.eth0 can send",
         "wait until bwd+n1.eth0 can send",
         "redirect fwd+n1.eth0 to n1.eth0",
@@ -232,8 +232,8 @@ def test_two_nodes_that_netem_impairs_stay_joined() -> None:
         "redirect n2.eth0 to bwd+n1.eth0",
     ]
     assert lines(kernel.converge(layout)) == [
-        "redirect n1.eth0 no more",
-        "redirect n2.eth0 no more",
+        "stop redirecting n1.eth0",
+        "stop redirecting n2.eth0",
         "drain bwd+n1.eth0",
         "drain fwd+n1.eth0",
         "set offloads of eth0 in n1 on",
@@ -256,24 +256,24 @@ def test_a_trunk_in_a_ring_is_cut_at_its_second_end() -> None:
         "set bwd+s2.s1 in the wire namespace up",
         "set offloads of s1.s2 in the wire namespace off",
         "set offloads of port+s2.s1 in the wire namespace off",
-        "let a token bucket shape what leaves by fwd+s2.s1: rate 1gbit, loss 1%",
-        "let a classifier lose frames that come in by s2.s1: rate 1gbit, loss 1%",
-        "let a token bucket shape what leaves by bwd+s2.s1: rate 1gbit, loss 1%",
-        "let a classifier lose frames that come in by free+s2.s1: rate 1gbit, loss 1%",
+        "let a token bucket shape outgoing frames of fwd+s2.s1: rate 1gbit, loss 1%",
+        "let a classifier lose incoming frames of s2.s1: rate 1gbit, loss 1%",
+        "let a token bucket shape outgoing frames of bwd+s2.s1: rate 1gbit, loss 1%",
+        "let a classifier lose incoming frames of free+s2.s1: rate 1gbit, loss 1%",
         *(f"wait until {end}+s2.s1 can send" for end in ("fwd", "bwd", "port", "free")),
         "redirect fwd+s2.s1 to s2.s1",
         "redirect bwd+s2.s1 to free+s2.s1",
         "redirect free+s2.s1 to bwd+s2.s1",
         "prepare to redirect s2.s1",
-        "prepare to redirect what leaves by s2.s1",
-        "redirect what leaves by s2.s1 to port+s2.s1",
+        "prepare to redirect outgoing frames of s2.s1",
+        "redirect outgoing frames of s2.s1 to port+s2.s1",
         "redirect s2.s1 to fwd+s2.s1",
     ]
     assert lines(kernel.converge(layout))[:6] == [
-        "redirect what leaves by s2.s1 no more for now",
+        "stop redirecting outgoing frames of s2.s1 for now",
         "set port port+s2.s1 not learning, not flooding",
-        "redirect s2.s1 no more for now",
-        "forget what was learned at port+s2.s1",
+        "stop redirecting s2.s1 for now",
+        "flush the addresses learned at port+s2.s1",
         "drain bwd+s2.s1",
         "drain fwd+s2.s1",
     ]
@@ -480,7 +480,9 @@ def test_addresses_learned_at_other_ports_are_kept() -> None:
     kernel = converged(layout)
     link_services = {link.name: RELAY for link in layout.links}
     for step in (link_services, {}):
-        assert not [line for line in lines(kernel.converge(layout, step)) if line.startswith("forget")]
+        assert not [
+            line for line in lines(kernel.converge(layout, step)) if line.startswith(("flush", "stop forwarding"))
+        ]
 
 
 # Changes of impairments
@@ -493,7 +495,7 @@ def test_a_changed_impairment_is_set_in_place() -> None:
     kernel.converge(layout, {name: LinkService("netem", JITTERY, JITTERY)})
     slower = replace(JITTERY, delay=2_000_000)
     assert lines(kernel.converge(layout, {name: LinkService("netem", slower, JITTERY)})) == [
-        "let netem impair what leaves by fwd+n1.eth0: delay 2ms, jitter 100us normal"
+        "let netem impair outgoing frames of fwd+n1.eth0: delay 2ms, jitter 100us normal"
     ]
     assert lines(kernel.converge(layout, {name: LinkService("netem", slower, Impairment())})) == [
         *CLOSED,
@@ -509,7 +511,7 @@ def test_a_changed_distribution_is_set_although_the_kernel_reports_none() -> Non
     kernel.converge(layout, {name: LinkService("netem", JITTERY, JITTERY)})
     other_service = LinkService("netem", replace(JITTERY, distribution="pareto"), JITTERY)
     assert lines(kernel.converge(layout, {name: other_service})) == [
-        "let netem impair what leaves by fwd+n1.eth0: delay 1ms, jitter 100us pareto"
+        "let netem impair outgoing frames of fwd+n1.eth0: delay 1ms, jitter 100us pareto"
     ]
     assert kernel.converge(layout, {name: other_service}) == []
 
@@ -520,15 +522,15 @@ def test_a_classifier_and_a_token_bucket_are_changed_and_removed_separately() ->
     (name,) = [link.name for link in layout.links]
     kernel.converge(layout, {name: LinkService("tc", LOSSY)})
     assert lines(kernel.converge(layout, {name: LinkService("tc", replace(LOSSY, loss=0.02))})) == [
-        "let a classifier lose frames that come in by n1.eth0: rate 1gbit, loss 2%"
+        "let a classifier lose incoming frames of n1.eth0: rate 1gbit, loss 2%"
     ]
     assert lines(kernel.converge(layout, {name: LinkService("tc", Impairment(rate=10**8))})) == [
         "remove the classifier of n1.eth0",
-        "let a token bucket shape what leaves by fwd+n1.eth0: rate 100mbit",
+        "let a token bucket shape outgoing frames of fwd+n1.eth0: rate 100mbit",
     ]
     assert lines(kernel.converge(layout, {name: LinkService("tc")})) == [
-        "redirect n1.eth0 no more",
-        "redirect n2.eth0 no more",
+        "stop redirecting n1.eth0",
+        "stop redirecting n2.eth0",
         "drain fwd+n1.eth0",
         "remove the queueing discipline of fwd+n1.eth0",
         *OPENED,
