@@ -69,7 +69,7 @@ def up(
     """
     check_supported(desired.layout, desired.asked)
     with (
-        _holder(store, desired, dry_run=dry_run) as holder_client,
+        _started_holder(store, desired, dry_run=dry_run) as holder_client,
         _tidy_on_failure(store),
         store.locked(desired.name, LOCK_TIMEOUT),
     ):
@@ -93,12 +93,12 @@ def up(
             if isinstance(error, OSError):
                 raise KernelError(f"cluster {desired.name} could not be brought up: {reason_of(error)}") from error
             raise
-        _record_dropped(store, before, injected)
+        _record_dropped_injections(store, before, injected)
     return ApplyResult(state, tuple(operations), changed)
 
 
-def _record_dropped(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
-    """Record an event for each injection that was dropped with the last of its links."""
+def _record_dropped_injections(store: Store, before: State | None, kept: tuple[Injection, ...]) -> None:
+    """Record an event for each injection all of whose links were removed. kept: the injections that remain."""
     if before is None:
         return
     numbers = {injection.number for injection in kept}
@@ -220,8 +220,11 @@ def _refuse_taken_names(desired: DesiredState, has_state: bool) -> None:
 
 
 @contextmanager
-def _holder(store: Store, desired: DesiredState, *, dry_run: bool) -> Iterator[namespace_holder.HolderClient | None]:
-    """Start the namespace holder of a held cluster before the first change; end it if the cluster does not come up."""
+def _started_holder(
+    store: Store, desired: DesiredState, *, dry_run: bool
+) -> Iterator[namespace_holder.HolderClient | None]:
+    """Start the namespace holder of a held cluster before the first change; end it if the block fails. Yield None for other
+    clusters and in a dry run."""
     if has_named_namespaces(desired) or dry_run:
         yield None
         return
@@ -249,7 +252,8 @@ def _tidy_on_failure(store: Store) -> Iterator[None]:
 def _finish(
     store: Store, before: State, state: State, decisions: Decisions, operations: list[Operation]
 ) -> tuple[list[Operation], State]:
-    """Finish a change after its kernel operations: engage the relay, and write the state."""
+    """Finish a change after its kernel operations: make the relay apply it, and write the state. Return the operations
+    and the resulting state."""
     state = replace(state, phase="up", previous=None)
     relay_client.engage(store, state, decisions.orders, before)
     store.write(state)

@@ -240,6 +240,8 @@ def apply_change(
         )
         datapath_change = relay_client.DatapathChange(store, executor, before, state, decisions.orders)
         with _names_ready() if has_named_namespaces(desired) else nullcontext():
+            # The final operations divert frames to the relay, and so follow `engage`. Before interfaces are removed and
+            # diversions of taps are ended, the relay forwards the frames in its sockets.
             divert_at = _start_of_final(operations, len(operations), (AwaitCarrier, Divert))
             remove_at = _start_of_final(operations, divert_at, RemoveDevice)
             taps = [at for at, operation in enumerate(operations) if isinstance(operation, Undivert) and operation.tap]
@@ -308,9 +310,9 @@ def roll_back(store: Store, state: State, before: State | None, error: BaseExcep
         intent = intended_state(desired, before, before.injected, decisions)
         intent = replace(intent, namespaces=state.namespaces, previous=state.layout)
         apply_change(store, desired, intent, halfway, decisions, no_progress)
-    except (TestbedError, OSError) as second:
+    except (TestbedError, OSError) as rollback_error:
         raise KernelError(
-            f"{str(error) or 'interrupted'}\nand the change could not be rolled back: {second}\n"
+            f"{str(error) or 'interrupted'}\nand the change could not be rolled back: {rollback_error}\n"
             f"'testbed down --name {state.name}' removes the cluster"
         ) from error
 

@@ -90,7 +90,7 @@ def _try_size_table(route: RouteSocket) -> str:
     sizes = qdiscs.size_table(lambda size: max(size, 60), 1500)
     request = qdiscs.request(_PEER_INDEX, "pfifo", 0x0003_0000, struct.pack("=I", 100), sizes=sizes)
     reason = _refusal(route, [request])
-    if not reason and not qdiscs.qdiscs(route)[_PEER_INDEX].sized:
+    if not reason and not qdiscs.qdiscs(route)[_PEER_INDEX].has_size_table:
         reason = "the kernel did not keep it"
     return f"this kernel takes no size table for qdiscs: {reason}" if reason else ""
 

@@ -76,7 +76,7 @@ def unavailable(needed: frozenset[str]) -> Unavailable | None:
         return Unavailable("cgroup version 2 is not mounted on this machine", boot)
     where = f"cgroup version 2 on this machine ({tree.path})"
     if absent := needed - tree.controllers:
-        return Unavailable(f"{where} has no {_and_no(absent)} controller to give", boot)
+        return Unavailable(f"{where} has no {_and_no(absent)} controller", boot)
     if not os.access(tree.path, os.W_OK):
         if os.statvfs(tree.path).f_flag & os.ST_RDONLY:
             return Unavailable(f"{where} is mounted read-only", f"'mount -o remount,rw {tree.path}' as root")
@@ -84,7 +84,7 @@ def unavailable(needed: frozenset[str]) -> Unavailable | None:
     if withheld := needed - tree.enabled:
         added = " ".join(f"+{name}" for name in sorted(withheld))
         return Unavailable(
-            f"{where} gives groups no {_and_no(withheld)} controller",
+            f"{where} enables no {_and_no(withheld)} controller for groups",
             f"have root run 'echo {added} >{tree.path}/cgroup.subtree_control', which testbed does not do by itself "
             "because it affects all processes of this machine",
         )

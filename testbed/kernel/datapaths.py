@@ -397,7 +397,7 @@ def choose(
                 if obstacles
                 else f"only approximately: {_format_phrases(_feature_names(approximations))}"
             )
-            rejected.append(f"{datapath} not taken: {reason}")
+            rejected.append(f"{datapath} not chosen: {reason}")
     raise UnsupportedError("no datapath can carry this here: " + "; ".join(rejected))
 
 

@@ -114,7 +114,7 @@ def request(
 class Qdisc:
     """State of an interface's root qdisc, as the kernel reports it.
 
-    options: the payload of TCA_OPTIONS. sized: whether it has a size table. frames, bytes: that have left it. dropped:
+    options: the payload of TCA_OPTIONS. frames, bytes: that have left it. dropped:
     frames, for any cause. queued, backlog: frames and bytes that are in it now.
     """
 
@@ -122,7 +122,7 @@ class Qdisc:
     kind: str
     handle: int
     options: bytes
-    sized: bool
+    has_size_table: bool
     frames: int
     bytes: int
     dropped: int
@@ -147,5 +147,5 @@ def _qdisc(index: int, handle: int, entry: memoryview) -> Qdisc:
     if TCA_STATS_PKT64 in statistics:
         (frames,) = _U64.unpack_from(statistics[TCA_STATS_PKT64])
     queued, backlog, dropped, _, _ = _QUEUE.unpack_from(statistics[TCA_STATS_QUEUE])
-    kind, options, sized = text(values[TCA_KIND]), bytes(values.get(TCA_OPTIONS, b"")), TCA_STAB in values
-    return Qdisc(index, kind, handle, options, sized, frames, size, dropped, queued, backlog)
+    kind, options = text(values[TCA_KIND]), bytes(values.get(TCA_OPTIONS, b""))
+    return Qdisc(index, kind, handle, options, TCA_STAB in values, frames, size, dropped, queued, backlog)

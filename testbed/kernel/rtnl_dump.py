@@ -127,8 +127,8 @@ class Interface:
     """One interface.
 
     up: whether it is set up. master: index of the switch that it is plugged into; 0: none. peer: index of the other end of a
-    veth pair, in that end's namespace; 0: none. learning, flooding: settings of a switch's port; True elsewhere. sends:
-    whether it is operational, which it becomes some time after it is set up.
+    veth pair, in that end's namespace; 0: none. learning, flooding: settings of a switch's port; True elsewhere.
+    is_operational: whether it sends frames, which it does some time after it is set up.
     """
 
     index: int
@@ -143,7 +143,7 @@ class Interface:
     counters: Counters
     learning: bool = True
     flooding: bool = True
-    sends: bool = True
+    is_operational: bool = True
 
 
 def _mac(value: memoryview) -> str:
@@ -218,7 +218,7 @@ def _interface(entry: memoryview) -> Interface:
     )
     mac = _mac(values[IFLA_ADDRESS]) if IFLA_ADDRESS in values else ""
     state = values[IFLA_OPERSTATE][0] if IFLA_OPERSTATE in values else IF_OPER_UP
-    sends = state == IF_OPER_UP
+    is_operational = state == IF_OPER_UP
     counters = _counters(values[IFLA_STATS64]) if IFLA_STATS64 in values else Counters(0, 0, 0, 0, 0, 0)
     return Interface(
         index,
@@ -233,7 +233,7 @@ def _interface(entry: memoryview) -> Interface:
         counters,
         learning,
         flooding,
-        sends,
+        is_operational,
     )
 
 

@@ -40,14 +40,14 @@ _INSTRUCTION: Final = struct.Struct("HBBI")
 _LOAD_HALF, _LOAD_WORD, _JUMP_EQUAL, _RETURN = 0x28, 0x20, 0x15, 0x06
 _ACCEPT: Final = 0x40000
 
-Capture = tuple[bool, int, int, bytes]
+CapturedFrame = tuple[bool, int, int, bytes]
 """A captured frame: whether it was outgoing, its time (wall clock, nanoseconds), its length, and its first bytes."""
 
-Test = tuple[int, int, int]
+FrameTest = tuple[int, int, int]
 """A test of a frame: offset, number of bytes (2 or 4), and the required value."""
 
 
-def pass_any(tests: list[Test]) -> bytes:
+def pass_any(tests: list[FrameTest]) -> bytes:
     """Make a classic BPF filter that passes frames for which at least one of the tests holds."""
     program: list[tuple[int, int, int, int]] = []
     for number, (offset, width, value) in enumerate(tests):
@@ -87,9 +87,9 @@ class Tap:
         """Approximate number of small frames that can wait to be read."""
         return self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // FRAME_IN_BUFFER
 
-    def read(self, max_frames: int) -> list[Capture]:
+    def read(self, max_frames: int) -> list[CapturedFrame]:
         """Read pending frames, at most `max_frames`."""
-        frames: list[Capture] = []
+        frames: list[CapturedFrame] = []
         buffer, receive = self._buffer, self._socket.recvmsg_into
         while len(frames) < max_frames:
             try:

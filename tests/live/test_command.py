@@ -431,7 +431,9 @@ def test_up_rejects_a_datapath_that_the_kernel_lacks_before_anything_is_made(opt
         assert result.returncode == 0
         testbed("down", "--all")
         return
-    assert_error(result, 3, "'--datapath netem' is not possible: this kernel has no netem", "'testbed doctor' says how")
+    assert_error(
+        result, 3, "'--datapath netem' is not possible: this kernel has no netem", "'testbed doctor' shows how"
+    )
     assert "no cluster is up" in testbed("status").stdout
 
 

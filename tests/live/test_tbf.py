@@ -76,7 +76,7 @@ def test_the_kernel_reports_the_encoded_options_after_any_change(route: RouteSoc
         qdisc = current_qdisc(route)
         assert (qdisc.kind, qdisc.handle) == ("tbf", shapers.HANDLE), impairment
         assert expected.matches(shapers.decode(qdisc.options)), impairment
-        assert qdisc.sized is (expected.sizes is not None), impairment
+        assert qdisc.has_size_table is (expected.sizes is not None), impairment
         before = expected
 
 

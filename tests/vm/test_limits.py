@@ -283,7 +283,7 @@ def test_the_error_of_disabled_controllers_has_a_command_that_enables_them() -> 
     try:
         reason = rejection_reason(limited_layout(cpu_share=0.5, memory=MEMORY))
         assert (
-            "(/sys/fs/cgroup) gives groups no cpu and no memory controller: have root run 'echo +cpu +memory >"
+            "(/sys/fs/cgroup) enables no cpu and no memory controller for groups: have root run 'echo +cpu +memory >"
             in reason
         )
         assert control.read_text().split() == []

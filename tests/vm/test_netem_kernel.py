@@ -132,7 +132,7 @@ def test_the_kernel_reports_the_encoded_options_after_any_change(splice: Spliced
         qdisc = splice.qdisc()
         assert (qdisc.kind, qdisc.handle) == ("netem", netem.HANDLE), name
         assert netem.decode(qdisc.options) == as_reported(expected[name]), name
-        assert qdisc.sized is (expected[name].sizes is not None), name
+        assert qdisc.has_size_table is (expected[name].sizes is not None), name
 
 
 def test_tc_shows_the_encoded_options(splice: SplicedLink) -> None:

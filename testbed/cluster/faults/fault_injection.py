@@ -282,7 +282,7 @@ def run_in_user_namespace(store: Store, name: str, act: Callable[[], T]) -> T:
     if state.end_reason:
         raise NotFoundError(state.end_reason)
     if state.holder is None:
-        raise NotFoundError(f"cluster {name} has ended: 'testbed gc' removes what is left of it")
+        raise NotFoundError(f"cluster {name} is gone: 'testbed gc' removes what is left of it")
     return userns.call_inside(state.holder.pid, act)
 
 

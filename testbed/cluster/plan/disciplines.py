@@ -89,7 +89,7 @@ def in_force(desired: Discipline, wire: Contents) -> bool:
     if isinstance(desired, SetLoss):
         return wire.classifiers.get(desired.index) == loss_classifier.name_of(desired.losses)
     qdisc = wire.qdiscs.get(desired.index)
-    if qdisc is None or not _is_ours(desired, qdisc) or qdisc.sized != (desired.options.sizes is not None):
+    if qdisc is None or not _is_ours(desired, qdisc) or qdisc.has_size_table != (desired.options.sizes is not None):
         return False
     if isinstance(desired, SetShaper):
         is_unchanged = desired.before is None or desired.before == desired.options

@@ -101,7 +101,7 @@ def _missing_datapaths(layout: Layout, asked: ConfiguredDatapath) -> list[str]:
 
     capabilities = probe_capabilities()
     return [
-        f"{origin} is not possible: {reason}; 'testbed doctor' says how to enable it, and without it testbed selects a "
+        f"{origin} is not possible: {reason}; 'testbed doctor' shows how to enable it, and without it testbed selects a "
         "datapath for each link"
         for datapath, origin in origins.items()
         if datapath in named and (reason := unavailable_reason(datapath, capabilities))

@@ -244,7 +244,7 @@ class NetlinkExecutor:
         """Wait until the kernel's link watch has noticed that the interface's peer is up; until then, the interface sends
         nothing. TimeoutError after `_CARRIER_TIMEOUT`."""
         deadline = time.monotonic() + _CARRIER_TIMEOUT
-        while not interface(self.open(namespace_names.WIRE).route, index).sends:
+        while not interface(self.open(namespace_names.WIRE).route, index).is_operational:
             if time.monotonic() > deadline:
                 raise TimeoutError(errno.ETIMEDOUT, f"no carrier after {_CARRIER_TIMEOUT:g} s")
             time.sleep(_POLL_INTERVAL)

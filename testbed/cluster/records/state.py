@@ -49,7 +49,7 @@ from testbed.spec.layout_json import check_ends, from_json_unchecked, to_json
 
 FORMAT = 4
 
-LOCK_TIMEOUT = 30.0  # seconds that a command waits for another one on the same cluster
+LOCK_TIMEOUT = 30.0  # seconds that a command waits for another command on the same cluster
 
 Phase: TypeAlias = Literal["building", "up", "changing", "removing"]
 
@@ -381,7 +381,7 @@ class Store:
                     raise ConflictError(f"another testbed command is changing cluster {name}")
             yield path
         finally:
-            if descriptor is None:  # interrupted: the directory may be ours, and unlocked
+            if descriptor is None:  # interrupted: this process may have made the directory
                 with contextlib.suppress(KernelError):
                     descriptor = _lock(path, deadline=0)
             if descriptor is not None:

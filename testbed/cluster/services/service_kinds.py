@@ -103,7 +103,7 @@ class RelayProcesses:
     def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
         return {
             "lost": sum(max(0, count - at_death[name]) for name, count in at_restart.items() if name in at_death),
-            "also_lost": "what the one that died held and what waited in its sockets",
+            "also_lost": "those that the dead process held or had not read",
             "counts": "go on",
         }
 

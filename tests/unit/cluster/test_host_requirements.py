@@ -26,7 +26,7 @@ def pair(datapath: ConfiguredDatapath) -> Layout:
     return resolve(Cluster(name="pair", nodes=[Node(name="n1"), Node(name="n2")], links=[link]))
 
 
-REMEDY = "'testbed doctor' says how to enable it, and without it testbed selects a datapath for each link"
+REMEDY = "'testbed doctor' shows how to enable it, and without it testbed selects a datapath for each link"
 
 
 def test_a_datapath_that_is_asked_for_and_missing_is_rejected_although_no_link_is_impaired() -> None:

@@ -181,12 +181,12 @@ def test_the_datapath_suits_both_directions() -> None:
 
 def test_the_reasons_against_earlier_datapaths_are_reported() -> None:
     assert choose(DELAY, DELAY, WITHOUT_NETEM).notes == (
-        "netem not taken: no netem",
-        "tc not taken: delay: it cannot delay frames",
+        "netem not chosen: no netem",
+        "tc not chosen: delay: it cannot delay frames",
     )
     assert choose(RATE, NOTHING, ALL).notes == (
-        "netem not taken: only approximately: default queue",
-        "tc not taken: only approximately: rate; time on the wire; default queue",
+        "netem not chosen: only approximately: default queue",
+        "tc not chosen: only approximately: rate; time on the wire; default queue",
     )
 
 
@@ -256,7 +256,7 @@ def test_the_classifier_can_reject_values_of_supported_impairments() -> None:
 
     choice = choose(IMPAIRMENTS["loss pattern"], NOTHING, ALL, classifier_refusal=pattern_too_long)
     assert choice.datapath == "relay"
-    assert "tc not taken: the pattern is too long" in choice.notes
+    assert "tc not chosen: the pattern is too long" in choice.notes
     assert choose(LOSS, NOTHING, WITHOUT_NETEM, classifier_refusal=pattern_too_long).datapath == "tc"
 
 
@@ -265,8 +265,8 @@ def test_a_link_that_needs_a_missing_relay_is_rejected_with_all_reasons() -> Non
         "auto", DELAY, replace(WITHOUT_NETEM, relay=False, reasons={"netem": "no netem", "relay": "no socket"})
     )
     assert text == (
-        "no datapath can carry this here: netem not taken: no netem; "
-        "tc not taken: delay: it cannot delay frames; relay not taken: no socket"
+        "no datapath can carry this here: netem not chosen: no netem; "
+        "tc not chosen: delay: it cannot delay frames; relay not chosen: no socket"
     )
 
 
@@ -284,7 +284,7 @@ def test_a_netem_without_a_seed_is_chosen_for_no_random_impairment_unless_reques
 def test_netem_is_skipped_if_it_cannot_duplicate_beside_another_netem() -> None:
     single = replace(ALL, netem_duplicate=False, reasons={"netem_duplicate": "one at a time"})
     choice = choose(IMPAIRMENTS["duplicate"], NOTHING, single)
-    assert (choice.datapath, choice.notes[0]) == ("relay", "netem not taken: one at a time")
+    assert (choice.datapath, choice.notes[0]) == ("relay", "netem not chosen: one at a time")
     assert chosen(LOSS, single) == "netem"
 
 

@@ -42,7 +42,9 @@ def run_in_namespace(test: Callable[[RouteSocket], None]) -> None:
                 *[netlink_messages.set_up(index) for index in (SENDER, PORT, TAP, BACK)],
             ]
         )
-        while not all(rtnl_dump.interface(namespace.route, index).sends for index in (SENDER, PORT, TAP, BACK)):
+        while not all(
+            rtnl_dump.interface(namespace.route, index).is_operational for index in (SENDER, PORT, TAP, BACK)
+        ):
             pass
         test(namespace.route)
 
