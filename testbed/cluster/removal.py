@@ -94,7 +94,7 @@ def _remove_tunnels(state: State) -> None:
     from testbed.kernel import netlink_messages, rtnl_dump
     from testbed.kernel.netlink import RouteSocket
 
-    for key in sorted({key for key, _ in Wiring.of(state.layout, state.datapaths).tunnels}):
+    for key in sorted({key for key, _ in Wiring.from_datapaths(state.layout, state.datapaths).tunnels}):
         path = state.namespaces.get(key, "")
         if not _has_mark(path, state.name):  # never made, or removed by an earlier, interrupted removal
             continue
@@ -125,7 +125,7 @@ def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: fl
     names = own_names(cluster) if named else []
     paths = [str(namespaces.NAMES / name) for name in names]
     named_inodes = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
-    end_programs(cluster, named_inodes | set(inodes), grace, store.hosts(cluster))
+    end_programs(cluster, named_inodes | set(inodes), grace, store.hosts_file(cluster))
     for group in cgroups.groups_of(cluster):
         cgroups.end(group)
     for name in names:

@@ -239,7 +239,7 @@ def apply_change(
             keeps_settings=desired.keeps_settings,
         )
         datapath_change = relay_client.DatapathChange(store, executor, before, state, decisions.orders)
-        with _names_ready() if has_named_namespaces(desired) else nullcontext():
+        with _kept_names_directory() if has_named_namespaces(desired) else nullcontext():
             # The final operations divert frames to the relay, and so follow `engage`. Before interfaces are removed and
             # diversions of taps are ended, the relay forwards the frames in its sockets.
             divert_at = _start_of_final(operations, len(operations), (AwaitCarrier, Divert))
@@ -318,7 +318,7 @@ def roll_back(store: Store, state: State, before: State | None, error: BaseExcep
 
 
 @contextmanager
-def _names_ready() -> Iterator[None]:
+def _kept_names_directory() -> Iterator[None]:
     """Set up /run/netns, and keep it for the duration of the block, in which names are made.
 
     A concurrent `down`, even of a cluster under another state root, would remove it while it is empty.

@@ -39,7 +39,7 @@ class NicSharing:
     def agent_pids(self) -> dict[str, int]:
         """Return the process IDs of the agents by node, without agents that are being restarted."""
         state = self._store.read(self._cluster)
-        reports = nic_sharing.reports(self._store, state) if state is not None else {}
+        reports = nic_sharing.read_reports(self._store, state) if state is not None else {}
         return {node: report["pid"] for node, report in reports.items() if report is not None}
 
 

@@ -60,7 +60,7 @@ def read_counters(route: RouteSocket) -> dict[int, InterfaceCounters]:
     return counters
 
 
-def queue_drops(route: RouteSocket) -> Mapping[int, int]:
+def read_queue_drops(route: RouteSocket) -> Mapping[int, int]:
     """Read the numbers of frames that the qdiscs of interfaces have dropped, by index: queue overflows and netem's
     losses."""
     drops: dict[int, int] = {}

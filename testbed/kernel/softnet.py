@@ -24,7 +24,7 @@ _PROCESSOR: Final = 12
 _MODULUS: Final = 1 << 32  # of the counters
 
 
-def drops() -> dict[int, int]:
+def read_drops() -> dict[int, int]:
     """Read the number of dropped frames since boot, by processor."""
     return parse(_FILE.read_text())
 
@@ -40,6 +40,6 @@ def parse(text: str) -> dict[int, int]:
 
 
 def drops_between(before: Mapping[int, int], after: Mapping[int, int]) -> int:
-    """Return the number of frames dropped between two readings of `drops`. The drops of a processor that went offline
+    """Return the number of frames dropped between two readings of `read_drops`. The drops of a processor that went offline
     meanwhile are missing; of one that came online, all drops are included."""
     return sum((count - before.get(processor, 0)) % _MODULUS for processor, count in after.items())

@@ -158,7 +158,7 @@ def assert_nics_can_be_shared() -> None:
     """Assert that NICs can be shared after an earlier sharing was interrupted."""
     nics = SharedNics("emp", 2, 0, processes.identity())
     state = nic_sharing.share(Store(), NAME, nics)
-    assert None not in nic_sharing.reports(Store(), state).values()
+    assert None not in nic_sharing.read_reports(Store(), state).values()
     nic_sharing.stop(Store(), NAME, nics)
     state = Store().read(NAME)
     assert state is not None

@@ -299,7 +299,7 @@ def test_impossible_paths_of_files_are_rejected_before_anything_is_made(machine:
 def test_a_program_that_cannot_enter_its_node_gets_an_error_with_the_reason() -> None:
     """The file that is mounted as /etc/hosts has been removed."""
     with Cluster.star(1).up() as cluster:
-        hosts = Store().hosts(cluster.name)
+        hosts = Store().hosts_file(cluster.name)
         hosts.unlink()
         with pytest.raises(TestbedError, match=r"n1: the program could not enter the node: .*/etc/hosts"):
             cluster["n1"].run(["true"])

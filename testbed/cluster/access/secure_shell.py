@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.cluster.access import node_programs, shell_servers
-from testbed.cluster.access.shell_servers import PORT, user
+from testbed.cluster.access.shell_servers import PORT, login_user
 from testbed.cluster.records.state import LOCK_TIMEOUT, State, Store
 from testbed.errors import ConflictError, TestbedError
 from testbed.kernel.filesystem import make_directory, remove_file, replace_file, write_in_place
@@ -40,8 +40,8 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
     start.
     """
     store.choose(name)
-    sshd = shell_servers.program()
-    user()  # raises before any file is made
+    sshd = shell_servers.find_sshd()
+    login_user()  # raises before any file is made
     with store.locked(name, LOCK_TIMEOUT):
         state = store.choose(name)
         if state.abandoned or state.phase not in ("up", "changing"):
@@ -71,7 +71,7 @@ def connect(store: Store, state: State, node: str) -> Connection:
             node_context.namespace,
             node_context.holder,
             PORT,
-            user(),
+            login_user(),
             directory / "key",
             directory / "known_hosts",
         )
@@ -96,10 +96,10 @@ def _make_key(path: Path, comment: str) -> None:
 
 def _known_hosts(directory: Path, state: State) -> str:
     kind, key = (directory / "host_key.pub").read_text().split()[:2]
-    return "".join(f"{','.join(_names(node))} {kind} {key}\n" for node in state.layout.nodes)
+    return "".join(f"{','.join(_names_and_addresses(node))} {kind} {key}\n" for node in state.layout.nodes)
 
 
-def _names(node: Node) -> list[str]:
+def _names_and_addresses(node: Node) -> list[str]:
     """Return the node's name and its addresses."""
     return [node.name, *(address.partition("/")[0] for nic in node.nics for address in nic.addresses)]
 
@@ -113,11 +113,11 @@ def _configuration(store: Store, state: State, directory: Path) -> str:
         node_context = node_programs.node_context(store, state, node.name)
         proxy = shlex.join(proxy_command(node_context.namespace, PORT, node_context.holder))
         lines += [
-            f"Host {' '.join(_names(node))}",
-            f"    User {user()}",
+            f"Host {' '.join(_names_and_addresses(node))}",
+            f"    User {login_user()}",
             f"    Port {PORT}",
             f"    IdentityFile {directory / 'key'}",
-            f"Match originalhost {','.join(_names(node))} {is_outside}",
+            f"Match originalhost {','.join(_names_and_addresses(node))} {is_outside}",
             f"    ProxyCommand {proxy.replace('%', '%%')}",
         ]
     lines += [

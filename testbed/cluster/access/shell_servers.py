@@ -41,7 +41,7 @@ _UNPRIVILEGED_PORT_START: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start
 _LOGIN_RECORDS: Final = ("/run/utmp", "/var/log/wtmp", "/var/log/lastlog")  # sshd records terminal sessions there
 
 
-def user() -> str:
+def login_user() -> str:
     """Return the user who logs in: the owner of the clusters. UnsupportedError if the uid has no name."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -49,7 +49,7 @@ def user() -> str:
         raise UnsupportedError(f"user {os.geteuid()} has no name on this machine, which sshd requires") from error
 
 
-def program() -> str:
+def find_sshd() -> str:
     """Return the absolute path of sshd, which sshd requires as its argv[0]. UnsupportedError without OpenSSH."""
     sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
     if sshd is None or not shutil.which("ssh-keygen"):
@@ -72,7 +72,7 @@ def start(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
         node_context = node_programs.node_context(store, state, node.name)
         configuration = _configuration(directory, node, node_context)
         path = directory / f"{node.name}.conf"
-        running = _running(directory, state, node)
+        running = _running_sshd(directory, state, node)
         if running is not None:
             # The command that started it may have been killed before it listened; it may also have failed.
             if path.exists() and path.read_text() == configuration and _wait_until_listening(running, deadline):
@@ -97,7 +97,7 @@ def _configuration(directory: Path, node: Node, node_context: NodeContext) -> st
             f"Port {PORT}",
             f"HostKey {directory / 'host_key'}",
             f"AuthorizedKeysFile {directory / 'key.pub'}",
-            f"AllowUsers {user()}",
+            f"AllowUsers {login_user()}",
             "PermitRootLogin prohibit-password",
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
@@ -156,8 +156,8 @@ def _with_own_tty(groups: str) -> str:
 def _with_unlocked_user(shadow: str) -> str:
     """Unlock the user's password: sshd refuses locked users even with a key, and root is locked on many machines."""
     lines = shadow.splitlines(keepends=True)
-    locked = f"{user()}:!"
-    return "".join(f"{user()}:*:{line.split(':', 2)[2]}" if line.startswith(locked) else line for line in lines)
+    locked = f"{login_user()}:!"
+    return "".join(f"{login_user()}:*:{line.split(':', 2)[2]}" if line.startswith(locked) else line for line in lines)
 
 
 def _starter(sshd: str, directory: Path, node: Node, node_context: NodeContext) -> Callable[[], Identity]:
@@ -166,7 +166,7 @@ def _starter(sshd: str, directory: Path, node: Node, node_context: NodeContext) 
     user, group = os.geteuid(), os.getegid()
 
     def prepare() -> None:
-        syscalls.end_with_parent(signal.SIGKILL)  # until `_running` can find it by its pid file
+        syscalls.end_with_parent(signal.SIGKILL)  # until `_running_sshd` can find it by its pid file
         enter(node_context)
         if PORT in open_ports("self", "tcp"):
             raise ConflictError(f"another program listens on port {PORT} of node {node.name}")
@@ -183,7 +183,7 @@ def _starter(sshd: str, directory: Path, node: Node, node_context: NodeContext) 
     return lambda: daemons.start("testbed-sshd", (), prepare, execute, str(directory / f"{node.name}.log"))
 
 
-def _running(directory: Path, state: State, node: Node) -> Identity | None:
+def _running_sshd(directory: Path, state: State, node: Node) -> Identity | None:
     """Return the running sshd of a node, if any."""
     try:
         identity = Identity.parse((directory / f"{node.name}.pid").read_text())

@@ -47,7 +47,9 @@ def cut_operations(
 
     find_interface: looks up an interface of the wire namespace by name; None if it does not exist.
     """
-    wiring = Wiring.of(layout, {name: link_service.datapath for name, link_service in link_services.items()})
+    wiring = Wiring.from_datapaths(
+        layout, {name: link_service.datapath for name, link_service in link_services.items()}
+    )
     changes: list[Operation] = []
     for link in sorted(links):
         down = link_services.get(link, DIRECT_SERVICE).down

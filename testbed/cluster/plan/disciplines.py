@@ -69,7 +69,7 @@ def disciplines(
     return desired
 
 
-def changes_in_place(desired: SetNetem | SetShaper, qdisc: Qdisc | None) -> bool:
+def can_change_in_place(desired: SetNetem | SetShaper, qdisc: Qdisc | None) -> bool:
     """Whether the existing qdisc can be changed without replacing it."""
     if qdisc is None or not _is_ours(desired, qdisc):
         return False
@@ -84,7 +84,7 @@ def _is_ours(desired: SetNetem | SetShaper, qdisc: Qdisc) -> bool:
     return (qdisc.kind, qdisc.handle) == (module.KIND, module.HANDLE)
 
 
-def in_force(desired: Discipline, wire: Contents) -> bool:
+def is_in_force(desired: Discipline, wire: Contents) -> bool:
     """Whether the kernel reports the desired settings already."""
     if isinstance(desired, SetLoss):
         return wire.classifiers.get(desired.index) == loss_classifier.name_of(desired.losses)

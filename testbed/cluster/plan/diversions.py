@@ -22,7 +22,7 @@ class Diversions:
         self._detours = draft.wiring.detours
         self._diverted = self._already_diverted()
 
-    def of(self, detour: Detour) -> dict[int, Diversion]:
+    def diversions_of(self, detour: Detour) -> dict[int, Diversion]:
         """Return the diversions of a link, by the index of the interface at which frames are diverted."""
         near, far = self._draft.index(detour.near), self._draft.index(detour.far)
         ends = [self._draft.index(end) for end in detour.ends]
@@ -34,22 +34,22 @@ class Diversions:
         kept, existing = self._draft.kept_indexes(), self._draft.wire.diversions
         diverted = set()
         for name, detour in self._detours.items():
-            desired = self.of(detour)
+            desired = self.diversions_of(detour)
             if desired.keys() <= kept and all(existing.get(at) == diversion for at, diversion in desired.items()):
                 diverted.add(name)
         return diverted
 
     def indexes(self) -> set[int]:
         """Return the indexes at which frames are to be diverted."""
-        return {at for detour in self._detours.values() for at in self.of(detour)}
+        return {at for detour in self._detours.values() for at in self.diversions_of(detour)}
 
-    def running(self) -> set[str]:
+    def running_links(self) -> set[str]:
         """Return the links whose ends exist already, so that they may carry frames."""
         return {name for name, detour in self._detours.items() if self._draft.kept.keys() >= {*detour.ends}}
 
     def end_unneeded(self) -> None:
         """End unneeded diversions, those at taps last: the relay still sends the frames that it holds there."""
-        needed = {at for name in self._diverted for at in self.of(self._detours[name])}
+        needed = {at for name in self._diverted for at in self.diversions_of(self._detours[name])}
         ended: list[Undivert] = [
             Undivert(device[1], interface.index, tap=device in self._draft.patched)
             for device, interface in self._draft.kept_in_wire().items()

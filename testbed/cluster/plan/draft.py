@@ -52,7 +52,9 @@ class Draft:
         self.link_services = link_services
         modelled = desired.simulated_switches()
         self.bridges = [switch for switch in desired.switches if switch.name not in modelled]
-        self.wiring = Wiring.of(desired, {name: link_service.datapath for name, link_service in link_services.items()})
+        self.wiring = Wiring.from_datapaths(
+            desired, {name: link_service.datapath for name, link_service in link_services.items()}
+        )
         self.wire = existing.namespaces.get(namespace_names.WIRE, NO_CONTENTS)
         self.by_index = {interface.index: interface for interface in self.wire.interfaces.values()}
         self.operations: list[Operation] = []
@@ -61,7 +63,7 @@ class Draft:
         self.up = {device for device, interface in self.kept.items() if interface.up}
         cables = [cable for cable in self.wiring.cables if cable.near[0] != namespace_names.WIRE]
         direct = {end for cable in cables for end in (cable.near, cable.far)}
-        self.index = InterfaceIndexes(existing.namespaces, self.kept, direct).of
+        self.index = InterfaceIndexes(existing.namespaces, self.kept, direct).index_of
         self._assign_indexes()
         self.patched = {end for cable in self.wiring.cables if cable.patch for end in (cable.near, cable.far)}
         self.late_removals: list[RemoveDevice] = []

@@ -42,7 +42,7 @@ class InterfaceIndexes:
             default=FIRST_DIRECT_INDEX,
         )
 
-    def of(self, device: Device) -> int:
+    def index_of(self, device: Device) -> int:
         """Return the index of an existing or new device. A recreated device keeps its index if that is in its range."""
         if device not in self._indexes:
             self._indexes[device] = self._new(device)

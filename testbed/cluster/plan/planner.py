@@ -78,7 +78,7 @@ def plan(
     ports.flush_learned()
     for device in draft.wiring.wire_devices:
         draft.set_up(device)
-    running = diversions.running()
+    running = diversions.running_links()
     diversions.divert(draft.wiring.detours.keys() - running)
     offloads.raise_again()
     for node in desired.nodes:

@@ -112,11 +112,11 @@ class Stages:
         """Set the desired qdiscs and classifiers that are not in force."""
         if not self._qdiscs_and_classifiers:
             return
-        from testbed.cluster.plan.disciplines import in_force
+        from testbed.cluster.plan.disciplines import is_in_force
 
         draft = self._draft
         for desired in self._qdiscs_and_classifiers:
-            if not in_force(desired, draft.wire) or (isinstance(desired, SetLoss) and desired.index in draft.parted):
+            if not is_in_force(desired, draft.wire) or (isinstance(desired, SetLoss) and desired.index in draft.parted):
                 draft.operations.append(desired)
 
     def _replaced_qdiscs(self) -> set[int]:
@@ -127,10 +127,10 @@ class Stages:
         }
         replaced = qdiscs.keys() - by_index.keys()
         if by_index:
-            from testbed.cluster.plan.disciplines import changes_in_place
+            from testbed.cluster.plan.disciplines import can_change_in_place
 
             replaced |= {
-                index for index, desired in by_index.items() if not changes_in_place(desired, qdiscs.get(index))
+                index for index, desired in by_index.items() if not can_change_in_place(desired, qdiscs.get(index))
             }
         return replaced
 

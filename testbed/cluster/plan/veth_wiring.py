@@ -265,7 +265,7 @@ class Wiring:
         self.initially_up = {cable.near for cable in self.cables} - self.planned_ports
 
     @classmethod
-    def of(cls, layout: Layout, datapaths: Mapping[str, str]) -> Wiring:
+    def from_datapaths(cls, layout: Layout, datapaths: Mapping[str, str]) -> Wiring:
         """Make the wiring of a layout whose links have these datapaths. datapaths: link name -> datapath; a missing link is
         direct."""
         diverted = {name for name, datapath in datapaths.items() if datapath == "relay"}

@@ -263,7 +263,7 @@ class Store:
         """Return a cluster's directory. Raises DescriptionError for an invalid cluster name."""
         return self.root / check_cluster(name)
 
-    def hosts(self, name: str) -> Path:
+    def hosts_file(self, name: str) -> Path:
         """Return the file that the cluster's programs see as /etc/hosts."""
         return self.directory(name) / "hosts"
 

@@ -207,7 +207,9 @@ def _relay_counters(reports: Mapping[str, Any], link: Link, direction: str) -> D
 
 
 def _agent_statuses(state: State) -> dict[str, AgentStatus]:
-    from testbed.cluster.services.nic_sharing import reports  # imports the agent's code; most clusters share no NICs
+    from testbed.cluster.services.nic_sharing import (
+        read_reports,  # imports the agent's code; most clusters share no NICs
+    )
 
     return {
         node: AgentStatus()
@@ -217,7 +219,7 @@ def _agent_statuses(state: State) -> dict[str, AgentStatus]:
             {int(function): pid for function, pid in report["hosts"].items()},
             report["dropped"] + report["unsent"] + report["overflowed"],
         )
-        for node, report in reports(Store(), state).items()
+        for node, report in read_reports(Store(), state).items()
     }
 
 

@@ -102,7 +102,7 @@ def _unchanged(state: State) -> tuple[Injection, ...]:
     return state.injected
 
 
-def reports(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None]:
+def read_reports(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None]:
     """Query the report of each node's NIC agent (see `SharedAgent`), by node; None for an agent that does not answer. Empty
     if the NICs are not shared."""
     if state.nics is None:

@@ -52,7 +52,7 @@ def probe_part(
     """
     store = Store()
     state = store.choose(name)
-    wiring = Wiring.of(state.layout, state.datapaths)
+    wiring = Wiring.from_datapaths(state.layout, state.datapaths)
 
     def port(direction: Mapping[str, Any]) -> ProbePort:
         return probe_port(state, wiring, End(direction["owner"], direction["port"]))

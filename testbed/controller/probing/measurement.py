@@ -108,7 +108,7 @@ def _choose_directions(store: Store, state: State, target: Target) -> list[_Prob
         (link, direction) for link in links for direction in BOTH if _is_probed(state, target, link, direction)
     ]
     texts = _read_files(store, state, directions)
-    wiring = Wiring.of(layout, state.datapaths)
+    wiring = Wiring.from_datapaths(layout, state.datapaths)
     chosen = []
     for link, direction in directions:
         current = in_force(link, direction, state.injected)
@@ -134,7 +134,7 @@ def _choose_routed(state: State, target: Target) -> list[_ProbedPath]:
         if any(_is_probed(state, target, link, direction) for direction in BOTH)
     }
     paths = routed_paths(layout, [link for link in routed if link.name in probed_links])
-    wiring = Wiring.of(layout, state.datapaths)
+    wiring = Wiring.from_datapaths(layout, state.datapaths)
     chosen = []
     for path in paths:
         impairments = [in_force(link, direction, state.injected).impairment for link, direction in path.crossed]

@@ -243,7 +243,7 @@ def locked_offloads(store: Store, cluster: str) -> Iterator[Mapping[str, Offload
 def _permitted_offloads(store: Store, state: State) -> dict[Device, Offloads]:
     """Map devices to the offloads that they may use; missing devices may use all."""
     shared = dict.fromkeys(shared_devices(state.layout, state.nics), Offloads.NONE)
-    wiring = Wiring.of(state.layout, state.datapaths)
+    wiring = Wiring.from_datapaths(state.layout, state.datapaths)
     shared |= dict.fromkeys(wiring.uplinks, Offloads.NONE)
     splices = wiring.splices
     if not splices:

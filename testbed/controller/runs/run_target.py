@@ -204,7 +204,7 @@ def _running_cluster(name: str) -> RunningCluster | None:
 @contextlib.contextmanager
 def locked(store: Store, name: str) -> Iterator[None]:
     """Lock the cluster for a run. Two runs on one cluster would receive each other's frames."""
-    with store.hosts(name).open("rb") as file:  # never replaced while the cluster is up, so its lock stays valid
+    with store.hosts_file(name).open("rb") as file:  # never replaced while the cluster is up, so its lock stays valid
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

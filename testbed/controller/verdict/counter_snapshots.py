@@ -19,7 +19,7 @@ from testbed.cluster.plan.veth_wiring import free_ends
 from testbed.cluster.records.state import State, Store
 from testbed.cluster.running_cluster import RunningCluster
 from testbed.cluster.services import relay_client
-from testbed.cluster.services.nic_sharing import reports
+from testbed.cluster.services.nic_sharing import read_reports
 from testbed.errors import KernelError
 from testbed.kernel import loss_classifier, namespaces, softnet, userns
 from testbed.kernel.loss_classifier import Counters
@@ -71,7 +71,7 @@ def read_counters(store: Store, state: State) -> CounterSnapshot:
     return CounterSnapshot(
         time.monotonic_ns(),
         relay,
-        softnet.drops(),
+        softnet.read_drops(),
         stolen,
         ticks,
         {pid: ran for pid, (ran, _) in times.items()},
@@ -85,7 +85,7 @@ def read_counters(store: Store, state: State) -> CounterSnapshot:
 def _agents(store: Store, state: State) -> Mapping[str, Mapping[str, Any] | None]:
     if state.nics is None:
         return {}
-    return reports(store, state)
+    return read_reports(store, state)
 
 
 def _processor_ticks(text: str) -> tuple[int, int]:

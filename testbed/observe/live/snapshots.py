@@ -202,9 +202,9 @@ class _WatchedCluster:
     def _agent_reports(self, state: State) -> AgentReports:
         if state.nics is None:
             return {}
-        from testbed.cluster.services.nic_sharing import reports  # imports the protocols
+        from testbed.cluster.services.nic_sharing import read_reports  # imports the protocols
 
-        return reports(self._store, state)
+        return read_reports(self._store, state)
 
     def _direction(self, key: DirectionKey, now: DirectionTraffic, span: float) -> Direction:
         previous = self._totals.get(key, now)

@@ -24,8 +24,8 @@ from testbed.kernel.interface_counters import (
     CounterSockets,
     InterfaceCounters,
     open_sockets,
-    queue_drops,
     read_counters,
+    read_queue_drops,
 )
 from testbed.kernel.netlink import RequestError
 from testbed.runtime.calls import NotListeningError, call
@@ -108,7 +108,7 @@ class Wires:
         counts = {key: read_counters(sockets.route) for key, sockets in self._sockets.items()}
         carriers = set(state.datapaths.values())
         relayed = self._relay_counts(state) if "relay" in carriers else {}
-        queues = queue_drops(self._sockets[namespace_names.WIRE].route) if carriers & {"netem", "tc"} else {}
+        queues = read_queue_drops(self._sockets[namespace_names.WIRE].route) if carriers & {"netem", "tc"} else {}
         totals: dict[DirectionKey, DirectionTraffic] = {}
         for link, wire in self._wires.items():
             if link in self._inner:

@@ -394,7 +394,9 @@ def test_links_can_come_up_spliced(description: Description) -> None:
 
 
 def assert_spliced(kernel: Kernel, layout: Layout, link_services: LinkServices) -> None:
-    wiring = Wiring.of(layout, {name: link_service.datapath for name, link_service in link_services.items()})
+    wiring = Wiring.from_datapaths(
+        layout, {name: link_service.datapath for name, link_service in link_services.items()}
+    )
     for detour in wiring.detours.values():
         assert_diverted(kernel, detour)
     for name, splice in wiring.splices.items():

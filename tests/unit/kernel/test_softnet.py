@@ -53,7 +53,7 @@ def test_a_counter_that_wraps_around_has_increased() -> None:
 
 
 def test_the_format_of_this_kernel_is_parsed() -> None:
-    first = softnet.drops()
-    second = softnet.drops()
+    first = softnet.read_drops()
+    second = softnet.read_drops()
     assert first.keys() == second.keys()
     assert softnet.drops_between(first, second) < 1_000_000

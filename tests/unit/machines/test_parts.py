@@ -206,7 +206,7 @@ def test_the_nics_of_a_direct_link_are_the_ends_of_its_tunnel() -> None:
         (made,) = [operation for operation in kernel.converge(part) if isinstance(operation, MakeTunnel)]
         assert (made.key, made.device, made.mac) == (node.name, node.nics[0].name, node.nics[0].mac)
         assert made.mtu == SMALL_MTU  # the smaller one of the two nodes'
-        assert not Wiring.of(part, {}).wire_devices
+        assert not Wiring.from_datapaths(part, {}).wire_devices
         assert kernel.converge(part) == []
         indirect = replace(part, links=tuple(replace(link, datapath="relay") for link in part.links))
         assert any(isinstance(operation, Join) for operation in kernel.converge(indirect))
