@@ -121,8 +121,8 @@ class Ring:
         frames: list[TappedFrame] = []
         unpack, offset = _FRAME.unpack_from, begin + first
         for _ in range(count):
-            step, seconds, nanoseconds, captured, length, flags, mac, tci, tpid, kind = unpack(memory, offset)
-            start = offset + mac
+            step, seconds, nanoseconds, captured, length, flags, frame_offset, tci, tpid, kind = unpack(memory, offset)
+            start = offset + frame_offset
             offset += step
             frame = memory[start : start + captured]
             when, is_outgoing = seconds * _SECOND + nanoseconds, kind == PACKET_OUTGOING

@@ -215,7 +215,7 @@ class RemoveForwarding(_Printed):
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetLearned(_Printed):
+class FlushLearned(_Printed):
     """Flush the addresses that a switch has learned."""
 
     line = "flush the addresses learned by {0.switch}"
@@ -316,7 +316,7 @@ class Drain(_Printed):
 
 
 @dataclass(frozen=True, slots=True)
-class ForgetPort(_WireDevice):
+class FlushPort(_WireDevice):
     """Flush the addresses that a switch has learned at a port."""
 
     line = "flush the addresses learned at {0.device}"
@@ -451,7 +451,7 @@ Operation: TypeAlias = (
     | SetPort
     | AddForwarding
     | RemoveForwarding
-    | ForgetLearned
+    | FlushLearned
     | Join
     | Part
     | PrepareRedirect
@@ -461,7 +461,7 @@ Operation: TypeAlias = (
     | RedirectEgress
     | EndEgress
     | Drain
-    | ForgetPort
+    | FlushPort
     | AddHook
     | AwaitCarrier
     | Divert

@@ -15,8 +15,8 @@ from testbed.cluster.plan.kernel_operations import (
     Divert,
     EndEgress,
     EndRedirect,
-    ForgetLearned,
-    ForgetPort,
+    FlushLearned,
+    FlushPort,
     Join,
     MakeCable,
     MakeSwitch,
@@ -45,7 +45,7 @@ from testbed.kernel import diversion, netlink, netlink_messages
 from testbed.kernel.namespaces import OpenNamespace
 
 _DeviceChange: TypeAlias = MakeSwitch | MakeCable | RemoveDevice | SetDevice | SetUp | SetDown
-_PortChange: TypeAlias = SetPort | AddForwarding | RemoveForwarding | ForgetLearned | ForgetPort
+_PortChange: TypeAlias = SetPort | AddForwarding | RemoveForwarding | FlushLearned | FlushPort
 _RedirectionChange: TypeAlias = AddHook | Join | Part | PrepareRedirect | Redirect | EndRedirect
 _EgressChange: TypeAlias = PrepareEgress | RedirectEgress | EndEgress
 _DiversionChange: TypeAlias = Divert | Undivert
@@ -62,7 +62,7 @@ def requests_of(operation: Operation, open_namespace: NamespaceOpener, resources
     match operation:
         case MakeSwitch() | MakeCable() | RemoveDevice() | SetDevice() | SetUp() | SetDown():
             return _device_requests(operation, open_namespace)
-        case SetPort() | AddForwarding() | RemoveForwarding() | ForgetLearned() | ForgetPort():
+        case SetPort() | AddForwarding() | RemoveForwarding() | FlushLearned() | FlushPort():
             return [_port_request(operation)]
         case AddHook() | Join() | Part() | PrepareRedirect() | Redirect() | EndRedirect():
             return _redirection_requests(operation)
@@ -121,9 +121,9 @@ def _port_request(operation: _PortChange) -> bytes:
             return netlink_messages.add_fdb_entry(index, mac)
         case RemoveForwarding(_, index, mac):
             return netlink_messages.remove_fdb_entry(index, mac)
-        case ForgetLearned(_, index):
+        case FlushLearned(_, index):
             return netlink_messages.flush_fdb(index)
-        case ForgetPort(_, index):
+        case FlushPort(_, index):
             return netlink_messages.flush_port_fdb(index)
 
 

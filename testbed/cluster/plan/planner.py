@@ -66,7 +66,7 @@ def plan(
     make_tunnels(draft, ports)
     for cable in draft.wiring.cables:
         make_cable(draft, ports, cable)
-    ports.change(stages.unused_patches())
+    ports.change_settings(stages.unused_patches())
     for cable in draft.wiring.cables:
         if cable.patch:
             draft.set_up(cable.near)

@@ -25,7 +25,7 @@ from testbed.cluster.plan.kernel_operations import (
     Drain,
     EndEgress,
     EndRedirect,
-    ForgetPort,
+    FlushPort,
     Part,
     PrepareEgress,
     PrepareRedirect,
@@ -169,7 +169,7 @@ class Stages:
             for _, device in devices
             for end in namespace_names.stage(device)
         }
-        redirected = self._to_restore(link_of.keys())
+        redirected = self._interfaces_to_restore(link_of.keys())
         # Frames that have left a switch by a patch still take the long path, so the free ends of patches come last.
         patched = {namespace_names.patch(name)[1] for name in draft.wire.interfaces}
         for interface in redirected:
@@ -187,7 +187,7 @@ class Stages:
                 else:
                     self.redirections_to_remove_last.append(interface)
 
-    def _to_restore(self, stage_ends: Set[str]) -> list[Interface]:
+    def _interfaces_to_restore(self, stage_ends: Set[str]) -> list[Interface]:
         """Return the interfaces whose frames take a long path that ends or changes."""
         draft = self._draft
         unchanged = {draft.index(at) for name in self._staged for at, _ in self._stages[name].redirections}
@@ -220,9 +220,9 @@ class Stages:
         if patch is None:
             self._end_redirection(interface)
             return
-        self._ports.set((namespace_names.WIRE, patch.name), (False, False), patch.index)
+        self._ports.set_settings((namespace_names.WIRE, patch.name), (False, False), patch.index)
         self._end_redirection(interface, prepared=True)
-        draft.operations.append(ForgetPort(patch.name, patch.index))
+        draft.operations.append(FlushPort(patch.name, patch.index))
         if (namespace_names.WIRE, interface.name) not in self._spliced_ports:
             self.redirections_to_remove_last.append(interface)
 
@@ -260,7 +260,7 @@ class Stages:
                 RedirectEgress(stage.port[1], draft.index(stage.port), patch[1], draft.index(patch))
             )
             self._redirect(*stage.redirections[3], prepared=True)
-            ports.set(patch, ports.desired_settings(patch))
+            ports.set_settings(patch, ports.desired_settings(patch))
 
     def _prepare(self, stage: Stage, port: Device) -> None:
         """Prepare the redirections of frames that arrive on a cable's end at a switch, and of frames that leave by it."""

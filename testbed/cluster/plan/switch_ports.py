@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Set
+from typing import TypeAlias
 
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.draft import Draft, is_pair
-from testbed.cluster.plan.kernel_operations import AddForwarding, ForgetLearned, RemoveForwarding, SetDevice, SetPort
+from testbed.cluster.plan.kernel_operations import AddForwarding, FlushLearned, RemoveForwarding, SetDevice, SetPort
 from testbed.cluster.plan.veth_wiring import Device
 from testbed.errors import UnsupportedError
 from testbed.kernel.rtnl_dump import Interface
 from testbed.spec.kinds import MAX_BRIDGE_PORTS
 from testbed.spec.layout import Switch
 
+PortSettings: TypeAlias = tuple[bool, bool]
+"""Whether a switch learns addresses at a port, and whether it floods frames to the port."""
+
 
 class SwitchPorts:
-    """The switches' ports after the operations so far. A port's settings are whether it learns and whether it floods.
+    """The switches' ports after the operations so far.
 
     rerouted: whether frames take other paths than the switches have learned.
     """
@@ -25,7 +29,7 @@ class SwitchPorts:
         self._draft = draft
         self._wiring = draft.wiring
         self._switches = {switch.name: switch for switch in draft.bridges}
-        self._settings: dict[Device, tuple[bool, bool]] = {}
+        self._settings: dict[Device, PortSettings] = {}
         self._replugged: set[str] = set()  # names of replugged devices, which have the kernel's default settings again
         self._entries: dict[int, dict[str, int]] = {}
         for (bridge, mac), port in draft.wire.forwarding.items():
@@ -59,23 +63,23 @@ class SwitchPorts:
         peer = self._draft.by_index.get(interface.peer)
         return peer is not None and is_pair(interface, peer)
 
-    def change(self, unused_patches: Set[Device]) -> None:
+    def change_settings(self, unused_patches: Set[Device]) -> None:
         """Change the settings of ports. Ports stop flooding before others start, so that flooding ports never form a cycle.
 
         unused_patches: patches that must not learn yet. A late frame of an earlier long path would make the switch send
         other frames to the patch.
         """
-        changes: dict[str, list[tuple[Device, tuple[bool, bool]]]] = {name: [] for name in self._switches}
+        changes: dict[str, list[tuple[Device, PortSettings]]] = {name: [] for name in self._switches}
         for device, switch in self._wiring.plugged.items():
             desired = (False, False) if device in unused_patches else self.desired_settings(device)
-            if desired != self.settings(device):
+            if desired != self.current_settings(device):
                 changes[switch].append((device, desired))
         by_switch = [change for switch_changes in changes.values() for change in switch_changes]
         for device, desired in sorted(by_switch, key=lambda change: change[1][1]):
-            self.set(device, desired)
+            self.set_settings(device, desired)
 
-    def desired_settings(self, device: Device) -> tuple[bool, bool]:
-        """Return learning and flooding of a device in the desired layout.
+    def desired_settings(self, device: Device) -> PortSettings:
+        """Return the settings of a device in the desired layout.
 
         Frames from a cable whose end has a patch enter the switch by the patch, where their addresses are learned. The
         switch floods only to the cable's end.
@@ -85,16 +89,17 @@ class SwitchPorts:
             return switch.learns, False
         return switch.learns, switch.learns or self._wiring.port_numbers[device] in switch.tree
 
-    def settings(self, device: Device) -> tuple[bool, bool]:
-        """Return learning and flooding of a port after the operations so far."""
+    def current_settings(self, device: Device) -> PortSettings:
+        """Return the settings of a port after the operations so far."""
         if device in self._draft.kept:
             interface = self._draft.kept[device]
             return self._settings.get(device, (interface.learning, interface.flooding))
         return self._settings.get(device, (True, True))
 
-    def set(self, device: Device, settings: tuple[bool, bool], index: int = 0) -> None:
-        """Set learning and flooding of a port. index: of a device that is only in an earlier layout; 0: as desired."""
-        if index or self.settings(device) != settings:
+    def set_settings(self, device: Device, settings: PortSettings, index: int = 0) -> None:
+        """Set the settings of a port. index: of a device that is only in an earlier layout; 0: the device is in the desired
+        layout."""
+        if index or self.current_settings(device) != settings:
             self._settings[device] = settings
             self._draft.operations.append(SetPort(device[1], index or self._draft.index(device), *settings))
 
@@ -120,7 +125,7 @@ class SwitchPorts:
         for switch in self._draft.bridges:
             device = (namespace_names.WIRE, namespace_names.switch(switch.name))
             if switch.learns and device in self._draft.kept:
-                self._draft.operations.append(ForgetLearned(switch.name, self._draft.index(device)))
+                self._draft.operations.append(FlushLearned(switch.name, self._draft.index(device)))
 
     def _stays_plugged(self, device: Device) -> bool:
         """Whether a port stays plugged in, so that its settings and entries stay valid."""

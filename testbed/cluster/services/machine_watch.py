@@ -56,7 +56,7 @@ class Reachability:
         self._sent += 1
         return self._sent
 
-    def reply(self, number: int, now: int) -> int | None:
+    def on_reply(self, number: int, now: int) -> int | None:
         """Process a reply; return the time of the previous reply if this one ends a silence, else None.
 
         number: number of the answered request, modulo 2**16.
@@ -105,12 +105,11 @@ class MachineWatch:
     def _on_timer(self, now: int) -> None:
         for peer in self._peers.values():
             self._receive(peer)  # replies that arrived while this process was not scheduled
-            was_lost = peer.reachability.lost_at
+            was_lost = peer.reachability.lost_at is not None
             number = peer.reachability.next_request()
             lost_at = peer.reachability.lost_at
-            if lost_at is not None and was_lost is None:
-                silent = time.time_ns() - lost_at
-                self._record(UNREACHABLE, peer, silent=silent)
+            if lost_at is not None and not was_lost:
+                self._record(UNREACHABLE, peer, silent=time.time_ns() - lost_at)
             with contextlib.suppress(OSError):  # counts as unanswered
                 self._socket_of(peer).send(number % _SEQUENCE_NUMBERS)
         self._timer.set(now + INTERVAL)
@@ -131,7 +130,7 @@ class MachineWatch:
             if number is None:
                 return
             now, was_lost = time.time_ns(), peer.reachability.lost_at is not None
-            if (last_reply := peer.reachability.reply(number, now)) is not None:
+            if (last_reply := peer.reachability.on_reply(number, now)) is not None:
                 self._record(REACHABLE if was_lost else SILENT, peer, gap=[last_reply, now])
 
     def _record(self, event: str, peer: _Peer, **attributes: object) -> None:

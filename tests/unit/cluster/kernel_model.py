@@ -18,8 +18,8 @@ from testbed.cluster.plan.kernel_operations import (
     Drain,
     EndEgress,
     EndRedirect,
-    ForgetLearned,
-    ForgetPort,
+    FlushLearned,
+    FlushPort,
     Join,
     MakeCable,
     MakeNamespace,
@@ -310,7 +310,7 @@ class Kernel:
                 self.forwarding[self.interfaces[namespace_names.WIRE][index].master, mac] = index
             case RemoveForwarding(_, index, mac):
                 del self.forwarding[self.interfaces[namespace_names.WIRE][index].master, mac]
-            case ForgetLearned():
+            case FlushLearned():
                 pass
             case Join(_, a, b):
                 assert not {a, b} & self.redirections.keys()
@@ -353,7 +353,7 @@ class Kernel:
                 self.redirected_egress.pop(index, None)
                 if not prepared:
                     self.prepared_egress.pop(index, None)
-            case ForgetPort(_, index):
+            case FlushPort(_, index):
                 assert self.interfaces[namespace_names.WIRE][index].master
             case AddHook(_, index):
                 assert index in self.interfaces[namespace_names.WIRE]
