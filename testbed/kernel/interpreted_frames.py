@@ -1,7 +1,7 @@
 """Reception and transmission of frames by packet sockets, in Python: one frame per call for a NIC, batches for the relay.
 
-`native_frames.c` has the same two classes for the compiled build; tests compare both. Python's socket module has no recvmmsg
-and sendmmsg; they are called through libc, with buffers that are laid out once.
+`native_frames.c` implements `FrameCalls` and `Arena` for the compiled build; tests compare both implementations. Python's
+socket module has no recvmmsg and sendmmsg; they are called through libc, with buffers that are laid out once.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ _NO_OFFLOADS: Final = bytes(gso.HEADER.size)
 _DESTINATION: Final = struct.Struct("=HHi12x")  # struct sockaddr_ll: family, protocol (0: as in the frame), index
 _HEADER_SIZE: Final = gso.HEADER.size  # bytes before each frame
 _SLOT: Final = _HEADER_SIZE + MAX_FRAME_SIZE
-_OFFSETS: Final = [
-    (slot, slot + _HEADER_SIZE) for slot in range(0, BATCH * _SLOT, _SLOT)
-]  # offsets of slots and frames
+# Offsets of the slots, and of the frames in them
+_OFFSETS: Final = [(slot, slot + _HEADER_SIZE) for slot in range(0, BATCH * _SLOT, _SLOT)]
 _MIN_LENGTH: Final = _HEADER_SIZE + 14  # including the Ethernet header
 _MSG_DONTWAIT: Final = socket.MSG_DONTWAIT
 _MSG_TRUNC: Final = socket.MSG_TRUNC
@@ -75,16 +74,16 @@ class FrameCalls:
     `receive` may read frames ahead: the descriptor shows pending frames only after `receive` has returned None.
     """
 
-    __slots__ = ("_longest", "_opened", "_receive", "send")
+    __slots__ = ("_max_size", "_receive", "_socket", "send")
 
-    def __init__(self, opened: socket.socket, longest: int) -> None:
-        """opened: the packet socket; `close` closes it. longest: maximum bytes of a received frame, which is cut there."""
-        if longest < 1:
-            raise ValueError(f"longest must be 1 byte or more, got {longest}")
-        self._opened = opened
-        self._longest = longest
-        self._receive = opened.recv
-        self.send: Callable[[Buffer], int] = opened.send
+    def __init__(self, packet_socket: socket.socket, max_size: int) -> None:
+        """packet_socket: is closed by `close`. max_size: maximum bytes of a received frame; longer frames are truncated."""
+        if max_size < 1:
+            raise ValueError(f"max_size must be 1 byte or more, got {max_size}")
+        self._socket = packet_socket
+        self._max_size = max_size
+        self._receive = packet_socket.recv
+        self.send: Callable[[Buffer], int] = packet_socket.send
         """Send a frame; return its length. Waits while the interface's queue is full. Raises OSError."""
 
     def receive(self) -> bytes | None:
@@ -92,7 +91,7 @@ class FrameCalls:
         # Without a frame, the exception takes 1.3 us, and polling the descriptor first 0.3 us. With a frame, polling takes
         # longer: a round trip of bare sockets takes 7.8 us this way, and 10 us with epoll.
         try:
-            return self._receive(self._longest, _MSG_DONTWAIT)
+            return self._receive(self._max_size, _MSG_DONTWAIT)
         except BlockingIOError:
             return None
         except OSError as error:  # reported once after the interface was set down
@@ -102,7 +101,7 @@ class FrameCalls:
 
     def close(self) -> None:
         """Close the socket. All further calls raise OSError."""
-        self._opened.close()
+        self._socket.close()
 
 
 class PollingFrameCalls(FrameCalls):
@@ -111,10 +110,10 @@ class PollingFrameCalls(FrameCalls):
 
     __slots__ = ("_epoll", "_poll")
 
-    def __init__(self, opened: socket.socket, longest: int) -> None:
-        super().__init__(opened, longest)
+    def __init__(self, packet_socket: socket.socket, max_size: int) -> None:
+        super().__init__(packet_socket, max_size)
         self._epoll = select.epoll()
-        self._epoll.register(opened.fileno(), select.EPOLLIN)
+        self._epoll.register(packet_socket.fileno(), select.EPOLLIN)
         self._poll: Callable[[float], object] = self._epoll.poll
 
     def receive(self) -> bytes | None:
@@ -160,11 +159,11 @@ class Arena:
         self._sent_address = _address(self._sent_messages)
 
     def receive(
-        self, descriptor: int, max_frames: int, earliest: int, longest: int, convert: FrameConverter
+        self, descriptor: int, max_frames: int, earliest: int, max_size: int, convert: FrameConverter
     ) -> tuple[int, int, list[tuple[int, bytes]]]:
         """Receive frames that are pending on a packet socket with PACKET_VNET_HDR, PACKET_AUXDATA and SO_TIMESTAMPNS.
 
-        max_frames: 1 to BATCH. earliest: minimum time of arrival. longest: bytes; longer frames are passed to `convert`.
+        max_frames: 1 to BATCH. earliest: minimum time of arrival. max_size: bytes; longer frames are passed to `convert`.
 
         Returns the number of frames read; the nanoseconds by which the wall clock is ahead of the monotonic clock; and the
         frames with their times of arrival, in nanoseconds of the monotonic clock, which do not decrease. Frames without a
@@ -181,7 +180,7 @@ class Arena:
                 raise OSError(reason, os.strerror(reason))
             return 0, 0, []
         now, clock_offset = _clocks()
-        frames, view, longest_slot = self._frames, self._view, longest + _HEADER_SIZE
+        frames, view, max_length = self._frames, self._view, max_size + _HEADER_SIZE
         received: list[tuple[int, bytes]] = []
         lengths = _LENGTH.iter_unpack(memoryview(self._messages)[: count * _MESSAGE.size])
         controls = _CONTROL.iter_unpack(memoryview(self._control)[: count * _CONTROL.size])
@@ -197,7 +196,7 @@ class Arena:
             frame: bytes | None
             if length < _MIN_LENGTH:
                 continue
-            if length <= longest_slot and not status & _UNUSUAL:
+            if length <= max_length and not status & _UNUSUAL:
                 frame = frames[begin : slot + length]
             else:
                 with view[begin : slot + min(length, _SLOT)] as frame_view:

@@ -35,45 +35,45 @@ static int is_down(int reason) { return reason == ENETDOWN || reason == ENXIO ||
 
 typedef struct {
     PyObject_HEAD
-    PyObject *opened;  /* the socket, a Python object */
+    PyObject *packet_socket;  /* the socket, a Python object */
     int descriptor;    /* of the socket; -1: closed */
-    Py_ssize_t longest;
+    Py_ssize_t max_size;
     int next, count;  /* index of the next frame that was read ahead, and number of these frames */
     int is_busy;      /* the last read returned a frame, so more may be pending */
-    char *frames;     /* BURST buffers of `longest` bytes */
+    char *frames;     /* BURST buffers of `max_size` bytes */
     struct iovec vectors[BURST];
     struct mmsghdr messages[BURST];
 } FrameCalls;
 
 static PyObject *calls_new(PyTypeObject *type, PyObject *arguments, PyObject *keywords)
 {
-    static char *names[] = {"opened", "longest", NULL};
-    PyObject *opened;
-    Py_ssize_t longest;
-    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "On", names, &opened, &longest))
+    static char *names[] = {"packet_socket", "max_size", NULL};
+    PyObject *packet_socket;
+    Py_ssize_t max_size;
+    if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "On", names, &packet_socket, &max_size))
         return NULL;
-    if (longest < 1) {
-        PyErr_Format(PyExc_ValueError, "longest must be 1 byte or more, got %zd", longest);
+    if (max_size < 1) {
+        PyErr_Format(PyExc_ValueError, "max_size must be 1 byte or more, got %zd", max_size);
         return NULL;
     }
-    int descriptor = PyObject_AsFileDescriptor(opened);
+    int descriptor = PyObject_AsFileDescriptor(packet_socket);
     if (descriptor < 0)
         return NULL;
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     FrameCalls *self = (FrameCalls *)allocate(type, 0);  /* all zero */
     if (self == NULL)
         return NULL;
-    Py_INCREF(opened);
-    self->opened = opened;
+    Py_INCREF(packet_socket);
+    self->packet_socket = packet_socket;
     self->descriptor = descriptor;
-    self->longest = longest;
-    self->frames = PyMem_Malloc((size_t)longest * BURST);  /* only used pages take memory */
+    self->max_size = max_size;
+    self->frames = PyMem_Malloc((size_t)max_size * BURST);  /* only used pages take memory */
     if (self->frames == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
     for (int i = 0; i < BURST; i++) {
-        self->vectors[i] = (struct iovec){self->frames + i * longest, (size_t)longest};
+        self->vectors[i] = (struct iovec){self->frames + i * max_size, (size_t)max_size};
         self->messages[i].msg_hdr = (struct msghdr){.msg_iov = &self->vectors[i], .msg_iovlen = 1};
     }
     return (PyObject *)self;
@@ -83,7 +83,7 @@ static void calls_dealloc(PyObject *object)
 {
     PyTypeObject *type = Py_TYPE(object);
     PyMem_Free(((FrameCalls *)object)->frames);
-    Py_XDECREF(((FrameCalls *)object)->opened);
+    Py_XDECREF(((FrameCalls *)object)->packet_socket);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(object);
     Py_DECREF(type);
 }
@@ -98,7 +98,7 @@ static PyObject *calls_receive(PyObject *object, PyObject *Py_UNUSED(ignored))
         if (self->is_busy) {
             result = recvmmsg(self->descriptor, self->messages, BURST, MSG_DONTWAIT, NULL);
         } else {
-            result = recv(self->descriptor, self->frames, (size_t)self->longest, MSG_DONTWAIT);
+            result = recv(self->descriptor, self->frames, (size_t)self->max_size, MSG_DONTWAIT);
             if (result >= 0) {
                 self->is_busy = 1;
                 return PyBytes_FromStringAndSize(self->frames, result);
@@ -153,7 +153,7 @@ static PyObject *calls_close(PyObject *object, PyObject *Py_UNUSED(ignored))
     FrameCalls *self = (FrameCalls *)object;
     self->descriptor = -1;
     self->next = self->count = self->is_busy = 0;
-    return PyObject_CallMethod(self->opened, "close", NULL);
+    return PyObject_CallMethod(self->packet_socket, "close", NULL);
 }
 
 static PyMethodDef calls_methods[] = {
@@ -281,9 +281,9 @@ static PyObject *arena_receive(PyObject *object, PyObject *arguments)
     Arena *self = (Arena *)object;
     int descriptor, max_frames;
     long long earliest;
-    Py_ssize_t longest;
+    Py_ssize_t max_size;
     PyObject *convert;
-    if (!PyArg_ParseTuple(arguments, "iiLnO", &descriptor, &max_frames, &earliest, &longest, &convert))
+    if (!PyArg_ParseTuple(arguments, "iiLnO", &descriptor, &max_frames, &earliest, &max_size, &convert))
         return NULL;
     if (max_frames < 1 || max_frames > BATCH) {
         PyErr_Format(PyExc_ValueError, "max_frames must be 1 to %d, got %d", BATCH, max_frames);
@@ -321,7 +321,7 @@ static PyObject *arena_receive(PyObject *object, PyObject *arguments)
         earliest = stamp;
         if (length < MIN_LENGTH)
             continue;
-        PyObject *frame = length - FRONT <= longest && !(auxiliary.tp_status & UNUSUAL)
+        PyObject *frame = length - FRONT <= max_size && !(auxiliary.tp_status & UNUSUAL)
                               ? PyBytes_FromStringAndSize(slot + FRONT, length - FRONT)
                               : call_converter(convert, slot, length, &auxiliary);
         if (frame == NULL)

@@ -71,6 +71,7 @@ class DatapathChange:
         self._lost_at_release = self._read_lost(self._tap_names())
 
     def _call(self, command: str) -> None:
+        """Send a command about the leaving links to the relay's processes; note the frames that they deliver early."""
         for number, links in self._leaving.items():
             with contextlib.suppress(NotListeningError):
                 reply = call(RelayPaths(self._directory).socket(number), {"do": command, "links": links})

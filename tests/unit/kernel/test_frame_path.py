@@ -144,7 +144,7 @@ def test_an_oversized_frame_is_truncated() -> None:
 def test_a_maximum_frame_size_below_one_byte_is_rejected() -> None:
     def scenario(path: ModuleType) -> None:
         for longest in (0, -1):
-            with pytest.raises(ValueError, match=f"longest must be 1 byte or more, got {longest}"):
+            with pytest.raises(ValueError, match=f"max_size must be 1 byte or more, got {longest}"):
                 calls_on(path, "b", longest)
 
     on_all_paths(scenario)
