@@ -48,7 +48,7 @@ class RunningNode:
 
     @property
     def address(self) -> str:
-        """The address that the node's name resolves to, without prefix length; empty if it has none."""
+        """The address to which the node's name resolves, without prefix length; empty if the node has none."""
         return self._node.address
 
     @property
@@ -178,7 +178,8 @@ class RunningCluster:
 
     @classmethod
     def attach(cls, name: str | None = None) -> RunningCluster:
-        """Attach to a running cluster by name; without a name, to the only one that is running."""
+        """Attach to a running cluster. name: None: the only cluster, or the only one that stays until it is taken down.
+        Raises NotFoundError, and the errors of `Store.read`."""
         store = Store()
         return cls(store, store.choose(name))
 
@@ -191,7 +192,8 @@ class RunningCluster:
 
     @property
     def state(self) -> State:
-        """The current state: layout, namespaces, owner and injected faults."""
+        """The current state, with layout, namespaces, owner and injected faults; the last known one after the cluster's
+        end."""
         return self._store.read(self.name) or self._state
 
     @property

@@ -43,8 +43,8 @@ class ChildFunction(Generic[T]):
     """A function that runs in a child process until `end` is called, or this process ends."""
 
     def __init__(self, function: Callable[[Callable[[], None], int], T]) -> None:
-        """Start function(ready, stop), and return once it has called ready(). It must end when the descriptor `stop` becomes
-        readable. Raises the function's TestbedError or OSError if it fails before."""
+        """Start function(ready, stop), and return once it has called ready(). The function must end when the descriptor
+        `stop` becomes readable. Raises the function's TestbedError or OSError if it fails before."""
         stop, self._stop = os.pipe()
         self._answers, answer = os.pipe()
         self._child = fork()

@@ -21,8 +21,8 @@ def mount_lines() -> list[str]:
 
 
 def make_slave() -> None:
-    """Make this mount namespace a slave of the machine's: its mounts are not visible outside, and unmounts outside take
-    effect in it. Raises OSError."""
+    """Make the mounts of this mount namespace slaves of the machine's: new mounts here are not visible outside, and mounts
+    and unmounts outside take effect here. Raises OSError."""
     try:
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
     except OSError as error:

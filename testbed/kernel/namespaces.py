@@ -192,7 +192,7 @@ def names() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of /proc/self/mountinfo. shared: whether mounts below it propagate to its peers. mount_id: the kernel's."""
+    """A line of /proc/self/mountinfo. shared: whether mounts below it propagate to other mount namespaces."""
 
     target: str
     source: str

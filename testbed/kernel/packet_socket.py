@@ -181,7 +181,8 @@ class PacketSocket:
 
     def _convert(self, header: bytes, view: memoryview, length: int, status: int, tci: int, tpid: int) -> bytes | None:
         """Convert a tagged, GSO or too long frame, see `interpreted_frames.FrameConverter`: insert its tag, and make a
-        `GsoFrame` if it is incomplete. None if the frame is too long for the wire or cannot be segmented; it is counted."""
+        `GsoFrame` if it is incomplete. None if the frame is too long for the wire or cannot be segmented, which is
+        counted as oversized."""
         is_short, is_complete, tag = length <= self._max_frame, not status & CSUM_NOT_READY, b""
         if status & VLAN_VALID:
             tag = ((tpid if status & VLAN_TPID_VALID else 0x8100) << 16 | tci).to_bytes(4, "big")

@@ -26,8 +26,8 @@ _MAX_QUICK_RESTARTS: Final = 3  # number of immediate restarts within _RETRY_INT
 
 
 class FormerProcess(NamedTuple):
-    """A process that a previous supervisor started. identity: None if it has died since. specification: as it was started,
-    see `Kind.required`."""
+    """A process that a previous supervisor started. identity: None if it has died since. specification: the one with which
+    it was started, see `Kind.required`."""
 
     identity: processes.Identity | None
     specification: object
@@ -68,7 +68,7 @@ class Kind(Protocol[K]):
 
 
 class _Running(NamedTuple):
-    """A running process. specification: as it was started."""
+    """A running process. specification: the one with which it was started, see `Kind.required`."""
 
     identity: processes.Identity
     pidfd: int
