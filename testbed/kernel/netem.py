@@ -4,7 +4,7 @@
 `decode` reads them from a dump, so that they can be compared. How exactly netem implements each impairment is listed in
 `datapaths`; this module only rejects impairments that netem has no option for.
 
-Units are those of include/uapi/linux/pkt_sched.h: probabilities are multiples of 1/(2^32 - 1), times are nanoseconds in 64
+Units are those of include/uapi/linux/pkt_sched.h: probabilities are shares of 2^32 - 1, times are nanoseconds in 64
 bits, rates are bytes/s in 64 bits, and distributions have up to 16,384 numbers of 16 bits in units of 1/8192 of the jitter.
 A request always has every option that can be changed, since the kernel keeps the values of omitted options.
 """
@@ -65,8 +65,8 @@ _U64 = struct.Struct("=Q")
 class Options:
     """Options that netem takes or reports, in netem's units.
 
-    latency, jitter: ns. limit: frames, queued and in flight. loss, duplicate, reorder, corrupt: multiples of 1/(2^32 -
-    1). gap: 1 with reordering, else 0. rate: bytes/s; 0: none. packet_overhead, cell_size, cell_overhead: bytes.
+    latency, jitter: ns. limit: frames, queued and in flight. loss, duplicate, reorder, corrupt: shares of 2^32-1, see
+    `share`. gap: 1 with reordering, else 0. rate: bytes/s; 0: none. packet_overhead, cell_size, cell_overhead: bytes.
     gemodel: p, r, h and 1-k; empty: none. seed: None if the kernel does not report one. table: table of the jitter's
     distribution. sizes: the size table. The kernel reports neither table nor sizes.
     """

@@ -90,8 +90,8 @@ def enter(node_context: NodeContext) -> None:
 def _show_sys(with_groups: bool) -> None:
     """Mount a new /sys, whose /sys/class/net lists the interfaces of this process's network namespace.
 
-    with_groups: bind the machine's cgroup mount into it, since programs in a node with limits read them there. Mounting
-    cgroup2 anew would change the options of the machine's mount.
+    with_groups: whether to bind the machine's cgroup mount into it, where programs in a node with limits read them. A new
+    mount of cgroup2 would change the options of the machine's mount.
 
     The kernel may refuse the mount to an unprivileged user (in a container that hides parts of /sys); the program then sees
     the old /sys.

@@ -60,10 +60,10 @@ def find_sshd() -> str:
 
 
 def start(store: Store, state: State, nodes: Collection[str], sshd: str) -> list[str]:
-    """Start sshd in these nodes, except where one runs with the current configuration, and wait until all of them listen;
-    return the names of the nodes with a started sshd. sshd: path of the program.
+    """Start sshd on these nodes, unless one runs with the current configuration, and wait until all of them listen; return
+    the names of the nodes on which it was started. sshd: path of the program.
 
-    The cluster's lock must be held and the keys exist. Raises the errors of `secure_shell.ensure`.
+    The cluster's lock must be held, and the keys must exist. Raises the errors of `secure_shell.ensure`.
     """
     directory = store.ssh_directory(state.name)
     starters: dict[str, Callable[[], Identity]] = {}
@@ -74,7 +74,7 @@ def start(store: Store, state: State, nodes: Collection[str], sshd: str) -> list
         path = directory / f"{node.name}.conf"
         running = _running_sshd(directory, state, node)
         if running is not None:
-            # The command that started it may have been killed before it listened; it may also have failed.
+            # If the command that started it was killed, it may not listen yet, or may have failed.
             if path.exists() and path.read_text() == configuration and _wait_until_listening(running, deadline):
                 continue
             processes.end(running)  # its sessions are other processes and continue

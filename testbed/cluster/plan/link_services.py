@@ -19,8 +19,8 @@ class LinkService:
     """The datapath and impairments of one link.
 
     forward, backward: the declared impairment overlaid with the injected ones. down: whether the link is cut: both
-    directions lose all frames, and the NICs at its ends have no carrier. gso: whether forward and backward forward GSO
-    frames unsegmented.
+    directions lose all frames, and the NICs at its ends have no carrier. gso: whether GSO frames are
+    forwarded unsegmented, forward and backward.
     """
 
     datapath: Datapath = "direct"
