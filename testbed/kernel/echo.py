@@ -26,11 +26,11 @@ class EchoSocket:
 
     def __init__(self, source: str, destination: str) -> None:
         """Open the socket. Raises OSError, as for a source address that this machine does not have."""
-        self._version = socket.AF_INET6 if ":" in destination else socket.AF_INET
-        protocol = socket.IPPROTO_ICMPV6 if self._version == socket.AF_INET6 else socket.IPPROTO_ICMP
+        self._family = socket.AF_INET6 if ":" in destination else socket.AF_INET
+        protocol = socket.IPPROTO_ICMPV6 if self._family == socket.AF_INET6 else socket.IPPROTO_ICMP
         self._token = int.from_bytes(os.urandom(8), "big")
         self._socket = socket.socket(
-            self._version, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol
+            self._family, socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, protocol
         )
         try:
             self._socket.bind((source, 0))
@@ -53,10 +53,10 @@ class EchoSocket:
 
     def send(self, sequence: int) -> None:
         """Send a request. sequence: 0 to 65,535. Raises OSError, as for a destination address that no machine has."""
-        kind = _REQUEST_6 if self._version == socket.AF_INET6 else _REQUEST_4
+        kind = _REQUEST_6 if self._family == socket.AF_INET6 else _REQUEST_4
         identifier = os.getpid() & 0xFFFF
         packed = _ECHO.pack(kind, 0, 0, identifier, sequence, self._token)
-        checksum = 0 if self._version == socket.AF_INET6 else _checksum(packed)  # the kernel computes that of ICMPv6
+        checksum = 0 if self._family == socket.AF_INET6 else _checksum(packed)  # the kernel computes that of ICMPv6
         self._socket.send(_ECHO.pack(kind, 0, checksum, identifier, sequence, self._token))
 
     def receive(self) -> int | None:
@@ -67,7 +67,7 @@ class EchoSocket:
                 packet = self._socket.recv(2048)
             except BlockingIOError:
                 return None
-            if self._version == socket.AF_INET:
+            if self._family == socket.AF_INET:
                 packet = packet[max((packet[0] & 0x0F) * 4, _MIN_IPV4_HEADER) :]
             if len(packet) < _ECHO.size:
                 continue
