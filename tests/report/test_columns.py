@@ -33,10 +33,10 @@ def test_columns_have_the_keys_of_rows_by_kind(tmp_path_factory, rows) -> None:
     assert sum(kind.count for kind in kinds_read.values()) == len(rows)
     for keys, kind in kinds_read.items():
         own_rows = [row for row in rows if row.keys() == keys]
-        assert kind.first == own_rows
+        assert kind.first_rows == own_rows
         for key in keys:
             values = [row[key] for row in own_rows]
-            for column_value, value in zip(kind.frame[key], values, strict=True):
+            for column_value, value in zip(kind.data[key], values, strict=True):
                 if isinstance(column_value, float):
                     assert column_value == float(value)
                 elif isinstance(value, str | None):
@@ -48,7 +48,7 @@ def test_columns_have_the_keys_of_rows_by_kind(tmp_path_factory, rows) -> None:
 def test_a_column_with_some_text_is_all_text(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(columns, "_CHUNK_LINES", 2)
     (kind,) = read_kinds(write_rows(tmp_path, '{"a": 1}\n{"a": 2}\n{"a": "x"}\n{"a": 2}\n'))
-    assert list(kind.frame["a"]) == ["1", "2", "x", "2"]
+    assert list(kind.data["a"]) == ["1", "2", "x", "2"]
     assert kind.where(a="2").height == 2
 
 

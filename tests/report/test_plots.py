@@ -33,12 +33,12 @@ MESSAGES = st.lists(st.tuples(st.floats(0, 10), st.integers(1, 10**9), st.intege
 def test_intervals_keep_all_bytes_and_extremes(messages) -> None:
     ends, durations, sizes = (numpy.array(column, dtype=float) for column in zip(*sorted(messages), strict=True))
     intervals = divide(Samples(ends, durations, sizes, "message", ""), float(ends.max()), 20)
-    assert intervals.count.sum() == len(messages)
+    assert intervals.counts.sum() == len(messages)
     assert intervals.rate is not None
     assert intervals.rate.sum() * (intervals.edges[1] - intervals.edges[0]) / 8 == pytest.approx(sizes.sum())
     assert numpy.nanmax(intervals.slowest) == durations.max()
     assert numpy.nanmin(intervals.low) == durations.min()
-    has_messages = intervals.count > 0
+    has_messages = intervals.counts > 0
     assert (intervals.low[has_messages] <= intervals.median[has_messages]).all()
     assert (intervals.median[has_messages] <= intervals.high[has_messages]).all()
     assert (intervals.high[has_messages] <= intervals.slowest[has_messages]).all()

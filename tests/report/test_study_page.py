@@ -54,7 +54,7 @@ def test_a_fourth_parameter_is_noted_and_a_study_without_variation_has_no_plot()
     (plot,) = study_plots(("protocol", "size", "link.loss", "nics", "seed"), more_rows)
     assert "All values of nics together." in plot.caption or "All values of size together." in plot.caption
     assert study_plots(("seed",), rows()) == []
-    assert "Nothing varies that has figures" in study_page("x", {}, ("seed",), [], rows())
+    assert "There is nothing to plot" in study_page("x", {}, ("seed",), [], rows())
 
 
 def test_markup_in_a_studys_names_is_escaped() -> None:

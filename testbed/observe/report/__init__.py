@@ -1,1 +1,1 @@
-"""Report of runs: one self-contained HTML file, made from their folders only."""
+"""Pages on runs, studies and reproductions: self-contained HTML files."""

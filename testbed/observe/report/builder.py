@@ -1,8 +1,8 @@
-"""Report page: a self-contained HTML file.
+"""Report of runs: a self-contained HTML file, made from the runs' folders.
 
     make_report([Path("results/runs/20261121-192009-racks-token")], Path("report.html"))
 
-Several runs are drawn in the same plots, with their verdicts side by side.
+With several runs, each plot shows all of them, and their verdicts are side by side.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def make_report(
     on_step: Callable[[str], object] = lambda _: None,
     labels: Sequence[str] | None = None,
 ) -> int:
-    """Write the report; return its size in bytes. on_step: progress callback, called with the name of each step. labels: of
-    the runs; by default A, B, and so on; a single run has none.
+    """Write the report; return its size in bytes. on_step: called with the name of each step when it begins. labels: labels
+    of the runs; None: A, B, and so on, but none for a single run.
 
     Raises NotFoundError if there is no run, UnsupportedError for a run of a newer version, UnwritableReportError, and
     TestbedError for a broken file.
@@ -53,7 +53,7 @@ def make_report(
 
 def page(runs: Sequence[RunSummary]) -> str:
     """Render the report of these runs as HTML."""
-    valid = [run for run in runs if run.grade != "invalid"]  # figures of invalid runs are meaningless
+    valid = [run for run in runs if run.grade != "invalid"]  # the figures of an invalid run are meaningless
     plots = {
         "cluster": list(_pictures(runs)),
         "timeline": timelines(runs),
@@ -78,7 +78,8 @@ def page(runs: Sequence[RunSummary]) -> str:
 
 
 def _pictures(runs: Sequence[RunSummary]) -> Iterator[Plot]:
-    """Yield topology plots: a single plot if all runs have equal clusters and injections, else one for each run."""
+    """Yield topology plots: a single plot if all runs have equal clusters and injected impairments, otherwise one for each
+    run."""
     with_layout = [run for run in runs if run.layout is not None]
     is_same = have_same_topology([run.layout for run in with_layout if run.layout]) and all(
         run.injected == with_layout[0].injected for run in with_layout

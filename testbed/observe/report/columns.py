@@ -1,7 +1,7 @@
-"""Columns of rows of JSON Lines, in polars. The rows are read in chunks, and a number takes 8 bytes of memory.
+"""Rows of JSON Lines as polars columns. The rows are read in chunks, and a number takes 8 bytes of memory.
 
-Rows with equal keys form a kind. A column of numbers is float64, which holds a clock's nanoseconds exactly for a hundred
-days; a column with any other value is text.
+Rows with equal keys form a kind. A column of numbers is float64, which represents a clock's nanoseconds exactly for a
+hundred days; a column with any other value is text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Numbers = NDArray[numpy.float64]
 Row = Mapping[str, Any]
 
 MAX_SHOWN: Final = 200
-"""Number of rows of a kind that are stored unconverted, for a table."""
+"""Number of rows of a kind that are also kept unconverted, for a table."""
 
 _MAX_VALUE: Final = 1e18
 _AMOUNT_SUFFIXES: Final = ("_ns", "_bytes", "_bit_s", "_per_s")
@@ -34,70 +34,72 @@ _MAX_KINDS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Rows with equal keys. first: the first rows, unconverted."""
+    """Rows with equal keys. data: their columns. first_rows: the first rows, unconverted."""
 
-    frame: polars.DataFrame
-    first: Sequence[Row]
+    data: polars.DataFrame
+    first_rows: Sequence[Row]
 
     @property
     def keys(self) -> list[str]:
-        return self.frame.columns
+        return self.data.columns
 
     @property
     def count(self) -> int:
-        return self.frame.height
+        """Number of rows."""
+        return self.data.height
 
     def column(self, key: str) -> Numbers:
         """Return a column of numbers, in the order of the rows."""
-        return self.frame[key].to_numpy()
+        return self.data[key].to_numpy()
 
     def is_numeric(self, key: str) -> bool:
-        """Whether the column can be drawn: all are finite numbers of sensible size, and amounts are not negative."""
-        if self.frame.schema.get(key) != polars.Float64:
+        """Whether the column can be drawn: all values are numbers up to 1e18, and those of times, sizes and rates are not
+        negative."""
+        if self.data.schema.get(key) != polars.Float64:
             return False
-        least = 0.0 if key.endswith(_AMOUNT_SUFFIXES) else -_MAX_VALUE
-        return self.frame[key].is_between(least, _MAX_VALUE).all()
+        min_value = 0.0 if key.endswith(_AMOUNT_SUFFIXES) else -_MAX_VALUE
+        return self.data[key].is_between(min_value, _MAX_VALUE).all()
 
     def can_split(self, key: str) -> bool:
         """Whether the column can divide the rows into groups."""
-        return self.frame.schema.get(key) == polars.String or self.is_numeric(key)
+        return self.data.schema.get(key) == polars.String or self.is_numeric(key)
 
     def distinct(self, key: str) -> list[float] | list[str]:
         """Return the distinct values of a column: numbers sorted, texts in order of appearance."""
-        values = self.frame[key].unique(maintain_order=True)
+        values = self.data[key].unique(maintain_order=True)
         return (values.sort() if self.is_numeric(key) else values).to_list()
 
     def where(self, **values: float | str) -> polars.DataFrame:
         """Return the rows with these values."""
-        return self.frame.filter(**values) if values else self.frame
+        return self.data.filter(**values) if values else self.data
 
 
 def read_kinds(path: Path) -> list[Kind]:
-    """Read the kinds of a file of rows, in order of appearance; none if there is no file.
-
-    If almost every row has different keys, rows after the first `_MAX_KINDS` kinds are skipped.
-    """
+    """Read the kinds of rows in a file, in order of appearance; none if there is no file. Rows of further kinds after the
+    first `_MAX_KINDS` are skipped."""
     kinds: dict[frozenset[str], tuple[list[polars.DataFrame], list[Row]]] = {}
     for lines in _read_lines(path):
         frame = _parse_uniform(lines)
         groups = _by_keys(_parse(lines if frame is None else lines[:MAX_SHOWN]))
         for keys, rows in groups.items():
             if keys in kinds or len(kinds) < _MAX_KINDS:
-                frames, first = kinds.setdefault(keys, ([], []))
+                frames, first_rows = kinds.setdefault(keys, ([], []))
                 frames.append(_to_frame(rows) if frame is None else frame)
-                first += rows[: MAX_SHOWN - len(first)]
-    return [Kind(_join(frames), first) for frames, first in kinds.values()]
+                first_rows += rows[: MAX_SHOWN - len(first_rows)]
+    return [Kind(_join(frames), first_rows) for frames, first_rows in kinds.values()]
 
 
 def _parse_uniform(lines: Sequence[bytes]) -> polars.DataFrame | None:
-    """Parse lines whose rows have equal keys and columns of one type each, as most have; None for any others."""
+    """Parse lines whose rows have equal keys and, in each column, values of one type, as most files have; None for any
+    others."""
     text = b"".join(lines)
-    for inferred in (100, None):  # rows from which polars infers keys and types; all take three times as long
+    # Number of rows from which polars infers keys and types; all rows (None) take three times as long.
+    for inferred in (100, None):
         try:
             frame = polars.read_ndjson(text, infer_schema_length=inferred)
         except polars.exceptions.PolarsError:
             continue
-        # Without null each row has all keys. It has no others, which polars skips, if there are no more colons.
+        # Without null values, each row has all keys. Other keys, which polars would skip, would need more colons.
         is_complete = inferred is None or text.count(b":") == frame.height * frame.width
         if is_complete and frame.height == len(lines) and all(map(_is_plain, frame)):
             return frame.cast({selectors.numeric() | selectors.boolean(): polars.Float64})
@@ -128,7 +130,7 @@ def _to_series(values: Sequence[Any]) -> polars.Series:
 
 
 def _text(value: object) -> str:
-    """Format a value as text that can be encoded, which text of JSON may not be."""
+    """Format a value as text that can be encoded; text from JSON may contain lone surrogates."""
     return str(value).encode(errors="replace").decode()
 
 
@@ -146,8 +148,8 @@ def _join(frames: Sequence[polars.DataFrame]) -> polars.DataFrame:
 
 
 def read_chunks(path: Path) -> Iterator[list[Row]]:
-    """Yield the documents of a file of JSON Lines in chunks; nothing if there is no file. An incomplete line, which a killed
-    process may leave, is skipped."""
+    """Yield the objects of a file of JSON Lines in chunks; nothing if there is no file. Invalid lines, such as the
+    incomplete one of a killed process, are skipped."""
     return map(_parse, _read_lines(path))
 
 

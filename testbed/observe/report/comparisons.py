@@ -13,15 +13,15 @@ from testbed.observe.report.pages import Table
 from testbed.observe.report.run_summary import RunSummary
 
 _MAX_ROWS: Final = 50_000
-"""Maximum rows of two runs that the report compares; `testbed compare` has no limit."""
+"""Maximum rows of two runs together that the report compares; `testbed compare` has no limit."""
 
-_MAX_SHOWN: Final = 100
+_MAX_SHOWN: Final = 100  # measures
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """A run against the first one, `base`. table: None if they are not comparable, for the reason in `summary`. name: name
-    of the table, unique in the page."""
+    """Comparison of a run with the first one. label, base: labels of both. table: None if they are not comparable, for the
+    reason in `summary`. name: name of the table, unique in the page."""
 
     label: str
     base: str
@@ -33,7 +33,7 @@ class ComparedRun:
 
 
 def comparisons(runs: Sequence[RunSummary]) -> Iterator[ComparedRun]:
-    """Compare each further run with the first run."""
+    """Compare each further run with the first one, except runs with very many rows."""
     for index, run in enumerate(runs[1:], 1):
         if sum(kind.count for summary in (runs[0], run) for kind in summary.kinds) > _MAX_ROWS:
             continue

@@ -31,7 +31,8 @@ from testbed.observe.report.run_summary import RunSummary
 
 @dataclass(frozen=True, slots=True)
 class PublishedPoints:
-    """A paper's points. points: in the units of rows. description: text alternative. source: the paper."""
+    """Published points of a paper. points: x and y in the units of rows. description: the points as text. source: the
+    paper."""
 
     points: tuple[tuple[float, float], ...]
     description: str
@@ -39,7 +40,7 @@ class PublishedPoints:
 
 
 def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoints | None:
-    """Return the points for these keys, of the first run whose protocol's paper has any."""
+    """Return the published points for these keys of rows, from the paper of the first run's protocol that has any."""
     for run in runs:
         try:
             paper = paper_of(str(run.parameters.get("protocol", "")))
@@ -61,8 +62,8 @@ def published_points(runs: Sequence[RunSummary], x: str, y: str) -> PublishedPoi
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A plot of a workload's rows: `y` against `x`, one line for each value of `by`. band: keys of the lower and upper
-    bounds around `y`. log: the axes with a logarithmic scale."""
+    """A plot of a workload's rows: the key `y` against `x`, with a line for each value of `by`. band: keys of the lower and
+    the upper bound around `y`. log: the axes with a logarithmic scale. axes: labels of both axes."""
 
     name: str
     title: str
@@ -98,7 +99,8 @@ _MAX_LINES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a plot: points sorted by x, each the median of the rows with that x. run: index of the run."""
+    """A line of a plot. run: index of the run. by: the value that distinguishes the run's lines, as text. points: sorted by
+    x, each the median of the rows with that x."""
 
     run: int
     label: str
@@ -138,7 +140,7 @@ def _lines(curve: Curve, run_index: int, run: RunSummary, has_several: bool) -> 
 
 
 def _line(curve: Curve, run_index: int, kind: Kind, value: float | str, label: str, by: str) -> Line:
-    rows = kind.where(**{curve.by: value}) if value != "" else kind.frame
+    rows = kind.where(**{curve.by: value}) if value != "" else kind.data
     if "y" in curve.log:  # a logarithmic axis cannot show 0
         rows = rows.filter(col(curve.y) > 0)
     has_band = curve.band is not None and all(kind.is_numeric(key) for key in curve.band)
@@ -165,8 +167,8 @@ def _plot(curve: Curve, lines: Sequence[Line], paper: PublishedPoints | None) ->
     has_single_run = len({line.run for line in lines}) == 1
     with new_figure(3.5) as figure:
         axes = figure.add_subplot()
-        zero = any(x == 0 for line in lines for x, _ in line.points)
-        set_up_axis(axes, "x", curve.x, log="x" in curve.log, zero=zero and "x" in curve.log)
+        has_zero = any(x == 0 for line in lines for x, _ in line.points)
+        set_up_axis(axes, "x", curve.x, log="x" in curve.log, zero=has_zero)
         ys = [y for line in lines for _, y in line.points]
         set_up_axis(axes, "y", curve.y, log="y" in curve.log, narrow=max(ys) < 15 * min(ys))
         for line in lines:

@@ -1,7 +1,7 @@
 """Deliveries of messages, with their times and sizes, from the histories of a run's programs.
 
-MPI keeps the order of messages of one sender under one context and tag: the n-th message sent to a receiver matches its
-n-th such receive, in the order in which receives began.
+MPI keeps the order of messages of one sender under one context and tag: the n-th message sent to a receiver matches the
+receiver's n-th such receive, in the order in which receives began.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _STREAM: Final = ("sender", "receiver", "context", "tag")
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Delivered messages, in order of delivery. at: clock at each delivery, ns. took: time since the begin of its send,
-    ns. bytes_moved: its size."""
+    """Delivered messages, in order of delivery. at: clock at each delivery, ns. took: time from the beginning of the send to
+    the delivery, ns. bytes_moved: sizes of the messages."""
 
     at: Numbers
     took: Numbers
@@ -47,7 +47,7 @@ def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
     delivered = (
         received.sort("incarnation", "n", maintain_order=True).with_columns(number=number)
         .join(sent.with_columns(number=number), on=[*_STREAM, "number"])
-        # Where sizes differ, an earlier message was lost, and the match is unknown.
+        # If the sizes differ, an earlier message was lost, and the match is unknown.
         .filter(col("bytes") == col("bytes_sent"), col("clock_ns") >= col("start"))
         .select(at="clock_ns", took=col("clock_ns") - col("start"), moved="bytes")
         .sort("at").cast(polars.Float64)
@@ -56,7 +56,7 @@ def read_deliveries(history: Path, names: Sequence[str]) -> Deliveries | None:
 
 
 def _transfers(file: Path, rank: int) -> tuple[polars.DataFrame, polars.DataFrame]:
-    """Read a node's sent and received messages."""
+    """Read the messages that a node has sent and received."""
     is_begin = col("what").is_in(["send", "receive"])
     previous = polars.when(is_begin).then(col("n")).forward_fill().shift(1)
     # A restarted program numbers its transfers from 1.
@@ -76,9 +76,8 @@ def _read_events(file: Path) -> polars.DataFrame:
     try:
         with open_regular(file) as stream:
             lines = stream.read()
-        events = polars.read_ndjson(
-            lines[: lines.rfind(b"\n") + 1], schema=_EVENT_SCHEMA
-        )  # a killed process may leave half a line
+        # A killed process may leave an incomplete last line.
+        events = polars.read_ndjson(lines[: lines.rfind(b"\n") + 1], schema=_EVENT_SCHEMA)
         if not any(column.has_nulls() for column in events.filter(_IS_TRANSFER)):
             return events
     except (OSError, polars.exceptions.PolarsError):

@@ -36,7 +36,7 @@ _MAX_LINES: Final = 8
 
 
 def distributions(runs: Sequence[RunSummary]) -> list[Plot]:
-    """Return plots of the samples, and of percentiles if rows have them."""
+    """Return a plot of the samples, and one of percentiles if rows have them."""
     plots = []
     samples_of_runs = [(index, run, sample) for index, run in enumerate(runs) if (sample := samples(run)) is not None]
     if samples_of_runs:
@@ -63,9 +63,9 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
         histogram, cumulative = figure.subplots(1, 2)
         for run_index, run, sample in samples_of_runs:
             style, label = _line_style(run_index), run.label if has_multiple_runs else None
-            count, _ = numpy.histogram(numpy.clip(sample.took, edges[0], None), edges)
-            histogram.stairs(count / sample.took.size, edges, color=style["color"], alpha=0.25, fill=True)
-            histogram.stairs(count / sample.took.size, edges, linewidth=1.2, label=label, **style)
+            counts, _ = numpy.histogram(numpy.clip(sample.took, edges[0], None), edges)
+            histogram.stairs(counts / sample.took.size, edges, color=style["color"], alpha=0.25, fill=True)
+            histogram.stairs(counts / sample.took.size, edges, linewidth=1.2, label=label, **style)
             shares = numpy.linspace(0, 1, _CDF_POINTS + 1)
             cumulative.plot(
                 numpy.maximum(_quantile_values(numpy.sort(sample.took), shares), edges[0]),
@@ -101,14 +101,14 @@ def _sample_plot(samples_of_runs: Sequence[tuple[int, RunSummary, Samples]], has
 
 
 def _line_style(run_index: int) -> dict[str, Any]:
-    """Return colour and line style of a run, as keywords of Matplotlib's functions: different ones for the first
-    `MAX_SERIES` runs, and a change of both from one run to the next."""
-    colour, turn = run_index % len(SERIES), run_index // len(SERIES)
-    return {"color": SERIES[colour], "linestyle": LINES[(colour + turn) % len(LINES)]}
+    """Return colour and line style of a run, as keywords of Matplotlib's functions. The first `MAX_SERIES` runs have
+    different combinations, and consecutive runs differ in both."""
+    colour, cycle = run_index % len(SERIES), run_index // len(SERIES)
+    return {"color": SERIES[colour], "linestyle": LINES[(colour + cycle) % len(LINES)]}
 
 
 def _quantile_values(ordered: Numbers, shares: Numbers) -> Numbers:
-    """Return quantiles: for each share the smallest value that this share of the values does not exceed."""
+    """Return a quantile for each share: the smallest value that this share of the values does not exceed."""
     quantiles: Numbers = ordered[numpy.maximum(numpy.ceil(shares * ordered.size).astype(int) - 1, 0)]
     return quantiles
 
@@ -119,7 +119,7 @@ def _quantile_text(values: Numbers) -> str:
 
 
 _PercentileCurve = tuple[int, int, str, list[float]]
-"""Run, curve within the run, label, and a time for each of `_TAIL_PROBABILITIES`."""
+"""Index of the run, number of the curve within the run, label, and a time for each of `_TAIL_PROBABILITIES`."""
 
 
 def _percentile_curves(run_index: int, run: RunSummary, has_multiple_runs: bool) -> list[_PercentileCurve]:
@@ -129,7 +129,7 @@ def _percentile_curves(run_index: int, run: RunSummary, has_multiple_runs: bool)
             continue
         by = next((key for key in ("size_bytes", "clients", "node") if kind.can_split(key)), "")
         groups: Sequence[float | str] = kind.distinct(by) if by else [""]
-        if has_multiple_runs:  # only the smallest and the largest, for comparison
+        if has_multiple_runs:  # only the first and the last group, so that the runs' curves stay distinguishable
             groups = [groups[0], groups[-1]] if len(groups) > 1 else groups
         for number, value in enumerate(groups[:_MAX_LINES]):
             group = (
@@ -142,7 +142,7 @@ def _percentile_curves(run_index: int, run: RunSummary, has_multiple_runs: bool)
 
 def _medians(kind: Kind, by: str, value: float | str) -> list[float]:
     """Return the medians over the repetitions, for each percentile except the minimum."""
-    rows = kind.where(**{by: value}) if by else kind.frame
+    rows = kind.where(**{by: value}) if by else kind.data
     return list(rows.select(col(key).median() for key, share in _QUANTILE_KEYS if share).row(0))
 
 

@@ -1,6 +1,6 @@
 """Pages: self-contained HTML files, rendered from the folder `templates`.
 
-The templates escape every text. `Markup` is what this package has drawn or rendered itself.
+The templates escape all text except `Markup`, which only this package makes: its SVG images and rendered templates.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class UnwritableReportError(TestbedError):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table. caption: its subject. headed: the first cell of each row is its heading. left: indices of the left-aligned
-    columns, which have text."""
+    """A table. caption: its subject. left: indexes of the left-aligned columns, which contain text. headed: whether the
+    first cell of each row is the row's heading. note: a sentence below the table; may be empty."""
 
     caption: str
     headings: Sequence[str]
@@ -42,8 +42,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A table or a text of several lines. name: name of the table, unique in the page, or label of the text. summary: title
-    of a collapsed part; empty: the part is always shown."""
+    """A part of a section: a table, or a text of several lines. name: name of the table, unique in the page, or label of the
+    text. summary: title of a collapsed part; empty: the part is always shown."""
 
     content: Table | str
     name: str
@@ -56,7 +56,8 @@ def render(template: str, **values: object) -> Markup:
 
 
 def require_writable(output: Path) -> None:
-    """Raise UnwritableReportError if a page cannot be written. Missing files and folders are created and removed again."""
+    """Raise UnwritableReportError if a page cannot be written to `output`. To find out, a missing file and missing folders
+    are created, and then removed."""
     missing: list[Path] = []
     try:
         missing += [folder for folder in output.parents if not folder.exists()]

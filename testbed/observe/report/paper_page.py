@@ -34,7 +34,7 @@ def paper_page(reproductions: Sequence[Scores]) -> str:
 
 
 def _values(scores: Scores) -> Iterator[Part]:
-    """Yield the errors, and all values."""
+    """Yield tables of the errors and of all published values."""
     if scores.errors:
         headings = ["table", "rows", "median", "p90", "worst"]
         errors = Table("Errors of the predicted rows, by table", headings, table_errors(scores))
@@ -56,6 +56,7 @@ def _values(scores: Scores) -> Iterator[Part]:
 
 
 def _tables(scores: Scores) -> Iterator[Part]:
+    """Yield the tables of our rows that the paper's file declares."""
     for number, (content, rows_of_table) in enumerate(scores.tables):
         cells = [
             [format_value(key, row.get(key)) for key in content.columns]

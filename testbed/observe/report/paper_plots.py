@@ -1,5 +1,5 @@
-"""Plots of reproductions: a paper's figures drawn from our rows with the paper's points, its remaining rows and ours, and
-the errors of all systems."""
+"""Plots of reproductions: a paper's figures, drawn from our rows with the published points; the paper's other rows beside
+ours; and the errors of all systems."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _DOT_LEVELS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class _DrawnCurve:
-    """A curve: our points and the paper's, both in the units of rows."""
+    """A curve of a figure: our points and the published ones, both in the units of rows."""
 
     label: str
     ours: Points
@@ -53,7 +53,7 @@ class _DrawnCurve:
 
 
 def figure_plots(scores: Scores) -> Iterator[Plot]:
-    """Yield plots of the paper's figures, except those without rows."""
+    """Yield plots of the paper's figures for which we have rows."""
     for number, figure in enumerate(scores.paper.figures, 1):
         curves = [_drawn_curve(curve, figure, scores) for curve in figure.curves]
         curves = [curve for curve in curves if curve.ours]
@@ -65,7 +65,7 @@ def _drawn_curve(curve: Curve, figure: PaperFigure, scores: Scores) -> _DrawnCur
     ours = [
         (float(row[figure.x]), float(row[figure.y]))
         for row in scores.measured[curve.run]
-        if figure.x in row and figure.y in row and _is_matched(row, curve.where)
+        if figure.x in row and figure.y in row and _matches(row, curve.where)
     ]
     published = [
         (float(row.where[figure.x]), row.paper * row.per / UNITS[row.unit])
@@ -75,7 +75,7 @@ def _drawn_curve(curve: Curve, figure: PaperFigure, scores: Scores) -> _DrawnCur
     return _DrawnCurve(curve.label, sorted(ours), sorted(published))
 
 
-def _is_matched(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
+def _matches(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
     return all(row.get(key) == value for key, value in where.items())
 
 
@@ -131,7 +131,7 @@ def _figure_table(figure: PaperFigure, curves: Sequence[_DrawnCurve]) -> Table:
 
 
 def row_plots(scores: Scores) -> Iterator[Plot]:
-    """Yield plots of the paper's rows and ours, by table and unit, for the rows that are not points of a figure."""
+    """Yield plots of the paper's rows and ours that are not points of a figure, one for each table and unit."""
     points = {point for figure in scores.paper.figures for curve in figure.curves for point in curve.points}
     groups: dict[tuple[str, str], list[Compared]] = {}
     for compared in scores.rows:
@@ -155,9 +155,9 @@ def _row_plot(name: str, title: str, unit: str, rows: Sequence[Compared]) -> Plo
         axes.plot([row.row.paper for row in rows], row_positions, linestyle="none", marker="D", markersize=7,
                   markerfacecolor="none", markeredgewidth=1.5, markeredgecolor=PAPER, label="the paper's")  # fmt: skip
         for calibrated, marker, label in ((False, "o", "ours, predicted"), (True, "s", "ours, calibrated")):
-            chosen = [position for position in row_positions if rows[position].calibrated is calibrated]
-            if chosen:
-                axes.plot([rows[position].ours for position in chosen], chosen, linestyle="none", marker=marker,
+            positions = [position for position in row_positions if rows[position].calibrated is calibrated]
+            if positions:
+                axes.plot([rows[position].ours for position in positions], positions, linestyle="none", marker=marker,
                           color=SERIES[0], label=label)  # fmt: skip
         values = [value for row in rows for value in (row.ours, row.row.paper)]
         if max(values) > 8 * min(values):

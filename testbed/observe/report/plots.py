@@ -1,8 +1,8 @@
-"""Style of the plots, and conversion of Matplotlib figures into parts of a page.
+"""Style of the plots, and conversion of Matplotlib figures into SVG for pages.
 
-Text is not converted to paths, and every colour is a variable of the page's style sheet, so that plots follow its dark or
-light theme. Matplotlib does not support variables: figures are drawn with placeholder colours, which are replaced in the
-SVG text.
+Text is not converted to paths, and every colour is a variable of the page's style sheet, so that plots follow the page's
+dark or light theme. Matplotlib does not support variables: figures are drawn with placeholder colours, which are replaced in
+the SVG text.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from testbed.observe.format.quantities import format_time, format_value
 from testbed.observe.report.pages import Table, render
 from testbed.spec.units import format_size
 
+# Placeholder colours; `_VARIABLES` has the variable of each.
 INK: Final = "#010fe1"
 MUTED: Final = "#020fe2"
 GRID: Final = "#030fe3"
@@ -67,8 +68,8 @@ def series_style(number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A figure of the page. name: unique in the page. caption: content and source. alt_text: text alternative. table: the
-    values, if there are not too many."""
+    """A plot of a page. name: unique in the page. caption: content and source. alt_text: description for screen readers.
+    table: the plotted values; None: there are too many."""
 
     name: str
     title: str
@@ -80,7 +81,7 @@ class Plot:
 
 @contextmanager
 def new_figure(height: float, width: float = WIDTH) -> Iterator[Figure]:
-    """Context manager for a figure in this style; draw it and write it inside the block. Sizes in inches."""
+    """Context manager for a figure in this style: draw and write the figure inside the block. height, width: inches."""
     with rc_context(_STYLE):
         figure = Figure(figsize=(width, height))
         FigureCanvasSVG(figure)
@@ -88,12 +89,13 @@ def new_figure(height: float, width: float = WIDTH) -> Iterator[Figure]:
 
 
 def add_legend(axes: Axes, title: str | None = None) -> None:
-    """Add a legend where it covers the least of what is drawn."""
-    axes.legend(labelcolor=INK, title=title, loc="best")  # by default the same, but with a warning if it takes a second
+    """Add a legend at the place where it covers the least."""
+    # "best" is also the default, but if it is not given, Matplotlib warns of a search that takes more than a second.
+    axes.legend(labelcolor=INK, title=title, loc="best")
 
 
 def to_svg(figure: Figure, name: str, alt_text: str) -> Markup:
-    """Write a figure as SVG within a page. name: makes its identifiers unique."""
+    """Convert a figure to an SVG element for a page. name: prefix of its identifiers, which must be unique in the page."""
     buffer = io.StringIO()
     with rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -119,8 +121,8 @@ def _variable(colour: str) -> str:
 def set_up_axis(
     axes: Axes, which: str, key: str, *, log: bool = False, zero: bool = False, narrow: bool = False
 ) -> None:
-    """Set up an axis for values of a row's key, with units. zero: a logarithmic axis includes 0. narrow: use more ticks, for
-    a small range."""
+    """Set up an axis for the values of a key of rows, with units. which: "x" or "y". zero: a logarithmic axis includes 0.
+    narrow: the range is small and needs more ticks."""
     axis: Any = axes.xaxis if which == "x" else axes.yaxis
     set_scale: Any = axes.set_xscale if which == "x" else axes.set_yscale
     if log:
@@ -146,7 +148,7 @@ def set_ticks(axes: Axes, values: list[float], key: str) -> None:
 
 
 def format_tick(key: str, value: float) -> str:
-    """Format a value at an axis."""
+    """Format a value of a key at an axis."""
     if key.endswith("_bytes"):
         return format_size(round(value)).replace("KiB", " KiB").replace("MiB", " MiB").replace("B", " B", 1) \
             if value < 1024 else format_size(round(value)).replace("KiB", " KiB").replace("MiB", " MiB")  # fmt: skip
@@ -160,6 +162,6 @@ def format_tick(key: str, value: float) -> str:
 
 
 def standalone(plot: Plot, note: str) -> str:
-    """Render a plot as a separate SVG file, in the colours of a light or dark page. note: stored in its metadata."""
+    """Render a plot as a separate SVG file, which follows the reader's light or dark theme. note: stored in the metadata."""
     tag, _, shapes = plot.svg.partition(">")
     return render("standalone.svg", tag=tag, shapes=shapes, note=note)

@@ -11,8 +11,9 @@ from testbed.json_text import INTEGER_LIMIT
 
 @dataclass(frozen=True, slots=True)
 class FaultPeriod:
-    """A period in which a fault was in force. name: path in the scenario. what: description. begin, end: seconds since the
-    start of the programs; end is None if the fault lasted until the end of the run. counted: counters of its effects."""
+    """A period in which a fault was in force. name: path of the fault in the scenario. what: its description. begin, end:
+    seconds since the start of the programs; end is None if the fault lasted until the end of the run. counted: counters of
+    its effects. had_effect: whether it affected anything."""
 
     name: str
     kind: str
@@ -25,7 +26,7 @@ class FaultPeriod:
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """Faults of one repetition. zero: clock of rows and histories at the start of its programs, in ns; None if
+    """Faults of one repetition. zero: time of the clock of rows and histories at the start of the programs, ns; None if
     unknown."""
 
     number: int
@@ -34,16 +35,14 @@ class Repetition:
 
 
 def repetitions(events: Iterable[Mapping[str, Any]], *, virtual: bool) -> list[Repetition]:
-    """Return the repetitions in order, at least one. virtual: the run was a simulation, whose clock begins at 0."""
-    events_of: list[list[Mapping[str, Any]]] = []
+    """Return the repetitions in order, at least one. virtual: whether the run was a simulation, whose clock begins at 0."""
+    fault_events: list[list[Mapping[str, Any]]] = []  # of each repetition
     for event in events:
         if event.get("event") == "repetition begins":
-            events_of.append([])
-        elif event.get("event") in ("fault begins", "fault ends") and events_of and _is_valid(event):
-            events_of[-1].append(event)
-    return [
-        _repetition(number, repetition_events, virtual) for number, repetition_events in enumerate(events_of or [[]], 1)
-    ]
+            fault_events.append([])
+        elif event.get("event") in ("fault begins", "fault ends") and fault_events and _is_valid(event):
+            fault_events[-1].append(event)
+    return [_repetition(number, own_events, virtual) for number, own_events in enumerate(fault_events or [[]], 1)]
 
 
 def _is_valid(event: Mapping[str, Any]) -> bool:
@@ -66,22 +65,20 @@ def _repetition(number: int, events: list[Mapping[str, Any]], virtual: bool) -> 
         key = str(event.get("fault", "")), str(event.get("what", ""))
         if event["event"] == "fault begins":
             active.setdefault(key, []).append(event)
-            if zero is None and "in_force" in event:  # the same time on both clocks
+            if zero is None and "in_force" in event:  # the time of `clock`, since the start of the programs
                 zero = int(event["clock"]) - int(event["in_force"])
         elif active.get(key):
-            end_event = event if not event.get("with_the_run") else None
-            ended.append(_fault_period(active[key].pop(0), event, end_event))
+            ended.append(_fault_period(active[key].pop(0), event, is_open=bool(event.get("with_the_run"))))
     for remaining in active.values():
-        ended += [_fault_period(fault, {}, None) for fault in remaining]
+        ended += [_fault_period(begin_event, {}, is_open=True) for begin_event in remaining]
     return Repetition(number, zero, tuple(sorted(ended, key=lambda fault: fault.begin)))
 
 
-def _fault_period(
-    begins: Mapping[str, Any], ends: Mapping[str, Any], end_event: Mapping[str, Any] | None
-) -> FaultPeriod:
-    begin = begins.get("in_force", begins.get("at", 0)) / 1e9
-    end = None if end_event is None else max(begin, end_event["at"] / 1e9)
+def _fault_period(begin_event: Mapping[str, Any], end_event: Mapping[str, Any], *, is_open: bool) -> FaultPeriod:
+    """Make the period of a fault. is_open: the fault lasted until the end of the run."""
+    begin = begin_event.get("in_force", begin_event.get("at", 0)) / 1e9
+    end = None if is_open else max(begin, end_event["at"] / 1e9)
     return FaultPeriod(
-        str(begins.get("fault", "")), str(begins.get("kind", "")), str(begins.get("what", "")), begin, end,
-        ends.get("counted", {}), bool(ends.get("had_effect", True)),
+        str(begin_event.get("fault", "")), str(begin_event.get("kind", "")), str(begin_event.get("what", "")), begin, end,
+        end_event.get("counted", {}), bool(end_event.get("had_effect", True)),
     )  # fmt: skip

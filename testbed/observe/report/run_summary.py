@@ -19,7 +19,7 @@ from testbed.runtime.journal import BrokenFileError
 from testbed.spec.layout import Layout
 
 Fates = Counter[tuple[str, str, str]]
-"""Frames by link, direction and cause of their fate."""
+"""Number of frames, by link, direction and cause of their fate."""
 
 _MAX_LOG: Final = 4_000  # characters of a program's log
 _MAX_LOGS: Final = 20
@@ -27,16 +27,17 @@ _MAX_LOGS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """A run for the report. label: its name among several runs. of: number of repetitions. zero: clock at the start of its
-    programs, or of the first known event, in ns. injected: impairments that were injected during the run, by link.
-    missing: sentences."""
+    """A run for the report. label: its name among several runs; may be empty. kinds: the kinds of its rows. repetition: the
+    first one. zero: time of the clock of rows and histories at the start of the programs, ns; if it is unknown, that of the
+    first measurement. injected: impairments that were injected during the run, by link. logs: ends of the logs of a run that
+    has failed, by program. missing: a sentence for each missing file."""
 
     label: str
     record: RecordedRun
     layout: Layout | None
     kinds: tuple[Kind, ...]
     repetition: Repetition
-    of: int
+    repetition_count: int
     deliveries: Deliveries | None
     zero: int
     fates: Fates
@@ -76,9 +77,9 @@ def _summarize(run: RecordedRun, label: str) -> RunSummary:
     events = [event for chunk in read_chunks(folder / EVENTS) for event in chunk]
     repeated = repetitions(events, virtual=run.parameters.get("mode") == "sim")
     kinds = tuple(read_kinds(folder / ROWS))
-    part = folder / "repeat-1" if (folder / "repeat-1").is_dir() else folder
+    first_folder = folder / "repeat-1" if (folder / "repeat-1").is_dir() else folder  # of the first repetition
     names = [node.name for node in layout.nodes] if layout is not None else []
-    deliveries = read_deliveries(part / "history", names)
+    deliveries = read_deliveries(first_folder / "history", names)
     zero = repeated[0].zero
     if zero is None:
         clocks = [float(kind.column("clock_ns").min()) for kind in kinds if kind.is_numeric("clock_ns")]
@@ -86,7 +87,7 @@ def _summarize(run: RecordedRun, label: str) -> RunSummary:
         zero = int(min(clocks, default=0))
     return RunSummary(
         label, run, layout, kinds, repeated[0], len(repeated), deliveries, zero, _fates(folder),
-        _injected(run, layout, events), _logs(part / "logs") if run.status != "done" else {}, tuple(missing),
+        _injected(run, layout, events), _logs(first_folder / "logs") if run.status != "done" else {}, tuple(missing),
     )  # fmt: skip
 
 
@@ -125,7 +126,8 @@ def _fates(folder: Path) -> Fates:
 def _injected(
     run: RecordedRun, layout: Layout | None, events: list[Mapping[str, Any]]
 ) -> Mapping[str, tuple[str, ...]]:
-    """Return the impairments injected during the run, by link, from the cluster's events or else the scenario's targets."""
+    """Return the impairments injected during the run, by link, from the cluster's events or, without such events, from the
+    targets in the scenario."""
     injected: dict[str, dict[str, None]] = {}
     for event in events:
         if event.get("event") == "inject" and not str(event.get("what")).startswith("links held for "):
@@ -140,8 +142,8 @@ def _injected(
 
 
 def _links_by_fault(file: Path, layout: Layout, events: list[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the description and the links of each fault. In simulation events name no links, so the scenario's targets are
-    used."""
+    """Yield the description and the links of each fault. The events of a simulation do not name links, so the targets in the
+    scenario's file are used."""
     try:
         faults = tomllib.loads(file.read_text(encoding="utf-8")).get("fault", [])
     except (OSError, ValueError):

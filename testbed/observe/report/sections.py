@@ -1,4 +1,4 @@
-"""Contents of the report's sections: a run's verdict with the reasons, its figures, and its parameters."""
+"""Contents of a report's sections: a run's verdict with its reasons, figures, evidence and parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from testbed.observe.report.plots import SERIES
 from testbed.observe.report.run_summary import RunSummary
 
 _MARKS: Final = {"trusted": "✓", "degraded": "!", "invalid": "✕", "failed": "✕", "interrupted": "■", "unfinished": "…"}
-_MEANING: Final = {
+_MEANINGS: Final = {
     "trusted": "The links behaved as configured.",
     "degraded": "Something deviated slightly from the configuration: read the figures with these reasons in mind.",
     "invalid": "Something deviated from the configuration: the figures are meaningless, and shown for diagnosis only.",
@@ -26,18 +26,18 @@ _MEANING: Final = {
     "unfinished": "The run never ended: the files written until then are shown.",
 }
 _ABORTED: Final = "The run failed: the measurements until then are shown."
-_BAD: Final = ("degraded", "invalid", "failed")
+_BAD_GRADES: Final = ("degraded", "invalid", "failed")
 _MAX_REASONS: Final = 8
-_MAX_ROWS: Final = 60
-_MAX_OPEN_ROWS: Final = 40
+_MAX_ROWS: Final = 60  # shown of a kind with more than MAX_SHOWN rows
+_MAX_OPEN_ROWS: Final = 40  # a table with more rows is collapsed
 _LOGP: Final = {"L_ns": "L, latency", "o_s_ns": "o, of sending", "o_r_ns": "o, of receiving", "g_ns": "g, gap"}
 _PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics", "dilate", "seed", "repeat")
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """Verdict of a run. name: name of its heading. series: style classes of the run's label. headline: titles and texts of
-    the main figures."""
+    """Card with a run's verdict. name: name of the card's heading. series: style classes of the run's label. headline:
+    titles and texts of the main figures. facts: the main parameters, in one line."""
 
     run: RunSummary
     name: str
@@ -56,10 +56,10 @@ def card(run: RunSummary, index: int) -> Card:
     reasons = list(_reasons(run))
     more = len(reasons) - _MAX_REASONS
     rest = [f"and {more:,} more, in the table of findings"] if more > 0 else []
-    round_, colour = divmod(index, len(SERIES))
+    cycle, colour = divmod(index, len(SERIES))
     return Card(
-        run, f"run-{index}" if run.label else "verdict-title", f"series-{colour + 1}{' hollow' if round_ else ''}", grade,
-        _MARKS.get(grade, "?"), _ABORTED if run.record.status == "failed" else _MEANING.get(grade, ""),
+        run, f"run-{index}" if run.label else "verdict-title", f"series-{colour + 1}{' hollow' if cycle else ''}", grade,
+        _MARKS.get(grade, "?"), _ABORTED if run.record.status == "failed" else _MEANINGS.get(grade, ""),
         reasons[:_MAX_REASONS] + rest, _headline(run), _facts(run),
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ def _reasons(run: RunSummary) -> Iterator[str]:
     yield from run.missing
     document = run.record.result.get("verdict") or {}
     for finding in document.get("findings", ()):
-        if finding.get("grade") in _BAD:
+        if finding.get("grade") in _BAD_GRADES:
             where = " ".join(part for part in (finding.get("link"), finding.get("direction")) if part)
             measured = (
                 "" if finding.get("measured") is None else f": {finding['measured']:.4g} {finding.get('unit', '')}"
@@ -84,7 +84,7 @@ def _reasons(run: RunSummary) -> Iterator[str]:
 
 
 def _headline(run: RunSummary) -> list[tuple[str, str]]:
-    """Return the main figures; an invalid run's are meaningless."""
+    """Return the main figures, at most four; those of an invalid run's measurements are left out."""
     tiles: list[tuple[str, str]] = []
     if run.grade != "invalid":
         for kind in run.kinds:
@@ -124,7 +124,7 @@ def _facts(run: RunSummary) -> str:
         if _parameter(parameters, "profile") not in ("", "ideal")
         else "",
         f"seed {parameters['seed']}" if "seed" in parameters else "",
-        f"{run.of} repetitions" if run.of > 1 else "",
+        f"{run.repetition_count} repetitions" if run.repetition_count > 1 else "",
         f"{run.record.result['seconds']:.3g} s" if "seconds" in run.record.result else "",
         time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(began)) if isinstance(began, int | float) else "",
     ]
@@ -143,7 +143,7 @@ def _rows(kind: Kind, label: str) -> Table:
     if "repeat" in kind.keys:
         keys = ["repeat", *keys]
     shown = min(kind.count, _MAX_ROWS if kind.count > MAX_SHOWN else MAX_SHOWN)
-    rows = [[format_value(key, row.get(key)) for key in keys] for row in kind.first[:shown]]
+    rows = [[format_value(key, row.get(key)) for key in keys] for row in kind.first_rows[:shown]]
     note = f"The first {shown} of {kind.count:,}; all are in rows.jsonl." if kind.count > shown else ""
     left = frozenset(column for column, key in enumerate(keys) if not kind.is_numeric(key))
     caption = f"Rows of {label}, {kind.count:,}" if label else f"Rows, {kind.count:,}"
@@ -151,7 +151,7 @@ def _rows(kind: Kind, label: str) -> Table:
 
 
 def evidence(run: RunSummary, index: int) -> Iterator[Part]:
-    """Yield the verdict's findings, and counters."""
+    """Yield the verdict's findings, the fates of frames, counters, and logs."""
     result = run.record.result
     findings = (result.get("verdict") or {}).get("findings") or []
     if findings:
@@ -161,7 +161,7 @@ def evidence(run: RunSummary, index: int) -> Iterator[Part]:
             [
                 [str(finding.get("what")),
                  " ".join(filter(None, (finding.get("link"), finding.get("direction")))) or "machine",
-                 _figure(finding.get("asked")), _figure(finding.get("measured")), str(finding.get("unit", "")),
+                 _format_figure(finding.get("asked")), _format_figure(finding.get("measured")), str(finding.get("unit", "")),
                  str(finding.get("grade")), str(finding.get("reason", ""))]
                 for finding in findings[:MAX_SHOWN]
             ],
@@ -195,7 +195,8 @@ def evidence(run: RunSummary, index: int) -> Iterator[Part]:
 
 
 def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator[Part]:
-    """Yield a table of the first repetition: a row for each node, a column for each counter; nothing if all are 0."""
+    """Yield a table of the first repetition, with a row for each node and a column for each counter; nothing if all counters
+    are 0. counted: counters by node, for each repetition."""
     nodes: Mapping[str, Mapping[str, float]] = {name: row for name, row in ((counted or [{}])[0] or {}).items() if row}
     keys = dict.fromkeys(key for values in nodes.values() for key in values)
     keys = {key: None for key in keys if any(values.get(key) for values in nodes.values())}
@@ -208,11 +209,11 @@ def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator
 
 
 def _causes(usage: Mapping[str, float]) -> Mapping[str, float]:
-    """Return the nanoseconds of a core's use by cause; empty for other parts."""
+    """Return the nanoseconds of a core by cause; empty for other hardware."""
     return {key: value for key, value in usage.items() if key not in ("jobs", "busy_ns", "waited_ns", "share")}
 
 
-def _figure(value: object) -> str:
+def _format_figure(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, int | float) else ""
 
 
@@ -256,7 +257,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _parameter(parameters: Mapping[str, Any], key: str) -> str:
-    """Return a parameter as text; a profile by its name, since its costs are in run.json."""
+    """Return a parameter as text; a profile by its name, since run.json contains its costs, too."""
     value = parameters.get(key, "")
     return str(value.get("name", "")) if isinstance(value, dict) else str(value)
 
@@ -266,7 +267,7 @@ def _format_setting(value: object) -> str:
 
 
 def differences(runs: Sequence[RunSummary]) -> Table:
-    """Return the parameters that differ between the runs."""
+    """Return a table of the parameters and settings that differ between the runs."""
 
     def parameters(run: RunSummary) -> dict[str, str]:
         flat = {key: _parameter(run.parameters, key) for key in ("workload", *_PARAMETERS)}

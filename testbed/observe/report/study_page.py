@@ -1,4 +1,4 @@
-"""Page of a study: a self-contained HTML file with its points and a plot of each measure."""
+"""Page of a study: a self-contained HTML file with the study's points and a plot of each measure."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def make_study_page(
     rows: Sequence[Mapping[str, Any]],
     output: Path,
 ) -> int:
-    """Write the page; return its size in bytes. common: the parameters that all runs share. rows: with the varied
-    parameters. Raises UnwritableReportError."""
+    """Write the page; return its size in bytes. common: the parameters that are equal in all runs. varied: names of the
+    other parameters. rows: rows of all runs, with the values of the varied parameters. Raises UnwritableReportError."""
     return write_page(study_page(name, common, varied, points, rows), output)
 
 

@@ -1,5 +1,5 @@
 """Plots of studies: each measure against one of the varied parameters, with a line for each value of a second parameter
-and a panel for each value of a third; the bands are confidence intervals over the runs."""
+and a panel for each value of a third. Bands are confidence intervals of the median over the runs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Median of runs, and an interval that contains the true median with probability CONFIDENCE; `low` and `high` are None
-    if there are too few runs for it."""
+    """Median of runs, and an interval that contains the true median with at least the probability CONFIDENCE. runs: number
+    of runs. low, high: the interval; None if there are too few runs for it."""
 
     runs: int
     median: float
@@ -39,8 +39,9 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrangement:
-    """Roles of the varied parameters; a role is empty if no parameter has it. rest: parameters without a role."""
+class _Roles:
+    """Roles of the varied parameters in a plot; empty: no parameter has the role. facet: the parameter with a panel for each
+    value. rest: parameters without a role."""
 
     x: str
     line: str
@@ -49,7 +50,8 @@ class _Arrangement:
 
 
 def study_plots(varied: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Plot]:
-    """Plot each measure. varied: names of parameters. rows: with their values, and `point`, the number of their run."""
+    """Plot each measure. varied: names of the varied parameters. rows: rows with the values of these parameters, and with
+    `point`, the number of the run."""
     roles = _assign_roles(varied, rows)
     if not roles.x:
         return []
@@ -61,7 +63,7 @@ def study_plots(varied: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> lis
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the median and its interval by order statistics: the narrowest symmetric pair whose coverage reaches
+    """Return the median and its interval by order statistics: the narrowest symmetric pair of values whose coverage reaches
     CONFIDENCE."""
     ordered, count = sorted(values), len(values)
     tail, rank = 0.0, 0
@@ -74,19 +76,20 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(count, median(ordered), low, high)
 
 
-def _assign_roles(varied: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> _Arrangement:
-    """Assign roles to parameters: x is the numeric parameter with the most values, else the parameter with the most."""
+def _assign_roles(varied: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> _Roles:
+    """Assign roles to parameters: x is the numeric parameter with the most values or, if none is numeric, the parameter with
+    the most values."""
     counts = {name: len({str(row.get(name)) for row in rows}) for name in varied if name not in _REPETITIONS}
     candidates = [name for name, count in counts.items() if count > 1]
     numeric = [name for name in candidates if all(_number(row.get(name)) is not None for row in rows)]
     x = max(numeric or candidates, key=lambda name: counts[name], default="")
     further = sorted((name for name in candidates if name != x), key=lambda name: -counts[name])
-    candidates_by_count = [*further, "", ""]
-    return _Arrangement(x, candidates_by_count[0], candidates_by_count[1], tuple(further[2:]))
+    line, facet = [*further, "", ""][:2]
+    return _Roles(x, line, facet, tuple(further[2:]))
 
 
 def _number(value: object) -> float | None:
-    """Return a parameter's value as a number, None if it is not a number."""
+    """Return a parameter's value as a number; a text with a unit is converted. None if it is not a number."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
@@ -99,7 +102,7 @@ def _number(value: object) -> float | None:
     return None
 
 
-def _estimates(measure: str, roles: _Arrangement, rows: Sequence[Mapping[str, Any]]) -> dict[Key, Estimate]:
+def _estimates(measure: str, roles: _Roles, rows: Sequence[Mapping[str, Any]]) -> dict[Key, Estimate]:
     """Estimate the measure for each combination of values. The value of a run is the median of its rows."""
     samples = [
         (
@@ -119,12 +122,12 @@ def _estimates(measure: str, roles: _Arrangement, rows: Sequence[Mapping[str, An
     return {(facet, line, x): estimate(values) for facet, line, x, values in medians.iter_rows()}
 
 
-def _plot(name: str, measure: str, roles: _Arrangement, estimates: Mapping[Key, Estimate]) -> Plot:
+def _plot(name: str, measure: str, roles: _Roles, estimates: Mapping[Key, Estimate]) -> Plot:
     facets = list(dict.fromkeys(facet for facet, *_ in estimates))
     title = f"{heading(measure)} against {roles.x}"
     min_runs = min(estimate.runs for estimate in estimates.values())
     caption = f"Medians of {min_runs} runs or more"
-    if any(estimate_.low is not None for estimate_ in estimates.values()):
+    if any(estimated.low is not None for estimated in estimates.values()):
         caption += f"; the bands contain the true median with {CONFIDENCE:.0%} confidence (order statistics)"
     caption += "."
     if roles.rest:
@@ -132,12 +135,12 @@ def _plot(name: str, measure: str, roles: _Arrangement, estimates: Mapping[Key, 
     if len(facets) > _MAX_FACETS:
         caption += f" Of {len(facets)} values of {roles.facet}, the first {_MAX_FACETS}."
     alt_text = (
-        f"{title}. " + "; ".join(_describe(measure, key, estimate_) for key, estimate_ in estimates.items()) + "."
+        f"{title}. " + "; ".join(_describe(measure, key, estimated) for key, estimated in estimates.items()) + "."
     )
     with new_figure(3.2) as figure:
         panels = figure.subplots(1, min(len(facets), _MAX_FACETS), sharey=True, squeeze=False)[0]
         for panel, facet in zip(panels, facets, strict=False):
-            _draw(panel, measure, roles, {key: estimate_ for key, estimate_ in estimates.items() if key[0] == facet})
+            _draw(panel, measure, roles, {key: estimated for key, estimated in estimates.items() if key[0] == facet})
             panel.set_title(f"{roles.facet} {facet}" if roles.facet else heading(measure))
         panels[0].set_ylim(bottom=0)  # the axis is shared; set after all panels are drawn
         if roles.line:
@@ -146,30 +149,30 @@ def _plot(name: str, measure: str, roles: _Arrangement, estimates: Mapping[Key, 
     return Plot(name, title, svg, caption, alt_text, _table(measure, roles, estimates))
 
 
-def _draw(axes: Axes, measure: str, roles: _Arrangement, estimates: Mapping[Key, Estimate]) -> None:
+def _draw(axes: Axes, measure: str, roles: _Roles, estimates: Mapping[Key, Estimate]) -> None:
     positions = _positions(list(dict.fromkeys(x for _, _, x in estimates)))
     set_up_axis(axes, "y", measure)
     for number, line in enumerate(list(dict.fromkeys(line for _, line, _ in estimates))[:_MAX_LINES]):
-        points = sorted((positions[x], estimate_) for (_, name, x), estimate_ in estimates.items() if name == line)
+        points = sorted((positions[x], estimated) for (_, name, x), estimated in estimates.items() if name == line)
         xs = [position for position, _ in points]
         colour = SERIES[number % len(SERIES)]
         banded = [
-            (position, estimate_.low, estimate_.high)
-            for position, estimate_ in points
-            if estimate_.low is not None and estimate_.high is not None
+            (position, estimated.low, estimated.high)
+            for position, estimated in points
+            if estimated.low is not None and estimated.high is not None
         ]
         if banded:
             band_xs, low, high = zip(*banded, strict=True)
             axes.fill_between(band_xs, low, high, color=colour, alpha=0.14, linewidth=0)
-        axes.plot(xs, [estimate_.median for _, estimate_ in points], color=colour, marker=MARKERS[number % len(MARKERS)],
+        axes.plot(xs, [estimated.median for _, estimated in points], color=colour, marker=MARKERS[number % len(MARKERS)],
                   linestyle=LINES[number % len(LINES)], label=line)  # fmt: skip
     axes.set_xticks(list(positions.values()), list(positions))
     axes.set_xlabel(roles.x)
 
 
 def _positions(values: Sequence[str]) -> dict[str, float]:
-    """Return positions on the axis: the numbers, on a logarithmic scale if they span more than a factor of 20; 0, 1, 2, ...
-    for other values."""
+    """Return positions on the axis. Numbers are their own positions, or their logarithms if they span more than a factor of
+    20; other values are at 0, 1, 2, and so on."""
     numbers = [_number(_to_number(value)) for value in values]
     coordinates = [number for number in numbers if number is not None]
     if len(coordinates) < len(values):
@@ -186,22 +189,22 @@ def _to_number(value: str) -> object:
         return value
 
 
-def _describe(measure: str, key: Key, estimate_: Estimate) -> str:
-    return f"{' '.join(part for part in key if part)}: {_interval(measure, estimate_)}"
+def _describe(measure: str, key: Key, estimated: Estimate) -> str:
+    return f"{' '.join(part for part in key if part)}: {_interval(measure, estimated)}"
 
 
-def _interval(measure: str, estimate_: Estimate) -> str:
-    text = format_value(measure, estimate_.median)
-    if estimate_.low is None or estimate_.high is None:
+def _interval(measure: str, estimated: Estimate) -> str:
+    text = format_value(measure, estimated.median)
+    if estimated.low is None or estimated.high is None:
         return text
-    return f"{text} ({format_value(measure, estimate_.low)} to {format_value(measure, estimate_.high)})"
+    return f"{text} ({format_value(measure, estimated.low)} to {format_value(measure, estimated.high)})"
 
 
-def _table(measure: str, roles: _Arrangement, estimates: Mapping[Key, Estimate]) -> Table:
+def _table(measure: str, roles: _Roles, estimates: Mapping[Key, Estimate]) -> Table:
     columns = [name for name in (roles.facet, roles.line) if name]
     rows = []
-    for (facet, line, x), estimate_ in estimates.items():
+    for (facet, line, x), estimated in estimates.items():
         labels = [value for name, value in ((roles.facet, facet), (roles.line, line)) if name]
-        rows.append([*labels, x, str(estimate_.runs), _interval(measure, estimate_)])
+        rows.append([*labels, x, str(estimated.runs), _interval(measure, estimated)])
     headings = [*columns, roles.x, "runs", heading(measure)]
     return Table(f"{heading(measure)}, in figures", headings, rows, frozenset(range(len(columns) + 1)), headed=False)

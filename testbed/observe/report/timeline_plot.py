@@ -1,7 +1,7 @@
 """Timeline plot of a run: faults in force, throughput and latency.
 
-A plot has `INTERVALS` intervals for any number of messages. Each has its throughput, median, percentiles and slowest
-message, so that no extreme is left out.
+A plot has `INTERVALS` intervals for any number of messages. For each interval it shows the throughput, the median,
+percentiles, and the slowest message, so that no extreme is left out.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from testbed.observe.report.run_summary import RunSummary
 from testbed.observe.report.samples import Samples, samples
 
 INTERVALS: Final = 150
-_MAX_LANES: Final = 12
+_MAX_LANES: Final = 12  # bars of faults, one below the other
 _MAX_ROWS: Final = 200  # faults in the table
-_RESOLUTION: Final = 500  # fraction of the timeline that is distinguishable
-_MAX_CHARACTERS: Final = 44  # characters of a fault beside its bar
+_RESOLUTION: Final = 500  # number of positions on the time axis that are distinguishable
+_MAX_CHARACTERS: Final = 44  # of a fault's text beside its bar
 
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Measurements by interval. edges: seconds, one more than intervals. count: messages. rate: bit/s. low, median, high,
-    slowest: percentiles of times in ns, NaN for an interval without messages."""
+    """Measurements by interval. edges: seconds, one more than intervals. counts: numbers of messages. rate: bit/s; None if
+    sizes are unknown. low, median, high, slowest: minimum, median, 99th percentile and maximum of the times, ns; NaN for an
+    interval without messages."""
 
     edges: Numbers
-    count: Numbers
+    counts: Numbers
     rate: Numbers | None
     low: Numbers
     median: Numbers
@@ -44,27 +45,28 @@ class Intervals:
 
 
 def divide(samples: Samples, end: float, intervals: int = INTERVALS) -> Intervals:
-    """Divide samples into intervals. end: end of the last one, seconds."""
+    """Divide samples into intervals. end: end of the last interval, seconds."""
     edges = numpy.linspace(0.0, max(end, 1e-9), intervals + 1)
     bins = numpy.clip(numpy.searchsorted(edges, samples.at, side="right") - 1, 0, intervals - 1)
-    count = numpy.bincount(bins, minlength=intervals)
+    counts = numpy.bincount(bins, minlength=intervals)
     order = numpy.lexsort((samples.took, bins))
-    ordered, first = samples.took[order], numpy.concatenate(([0], numpy.cumsum(count)))[:-1]
+    ordered, first = samples.took[order], numpy.concatenate(([0], numpy.cumsum(counts)))[:-1]
 
     def quantile(share: float) -> Numbers:
         quantiles = numpy.full(intervals, numpy.nan)
-        filled = count > 0
-        quantiles[filled] = ordered[first[filled] + numpy.maximum(numpy.ceil(share * count[filled]).astype(int) - 1, 0)]
+        filled = counts > 0
+        ranks = numpy.maximum(numpy.ceil(share * counts[filled]).astype(int) - 1, 0)
+        quantiles[filled] = ordered[first[filled] + ranks]
         return quantiles
 
     rate = None
     if samples.moved is not None:
         rate = 8 * numpy.bincount(bins, weights=samples.moved, minlength=intervals) / (edges[1] - edges[0])
-    return Intervals(edges, count.astype(float), rate, quantile(0.0), quantile(0.5), quantile(0.99), quantile(1.0))
+    return Intervals(edges, counts.astype(float), rate, quantile(0.0), quantile(0.5), quantile(0.99), quantile(1.0))
 
 
 def timelines(runs: Sequence[RunSummary]) -> list[Plot]:
-    """Return plots of the runs with faults or samples, one for each, all with equal scales."""
+    """Return a plot for each run with faults or samples, all with equal scales."""
     sampled = [(run, samples(run)) for run in runs]
     sampled = [(run, sample) for run, sample in sampled if sample is not None or run.repetition.faults]
     duration = max((_end(run, sample) for run, sample in sampled), default=0.0)
@@ -125,7 +127,8 @@ def _plot(
 
 
 def fault_spans(faults: Sequence[FaultPeriod], duration: float) -> list[tuple[float, float]]:
-    """Return the periods in which any fault was in force; overlapping and indistinguishably close periods are merged."""
+    """Return the periods in which any fault was in force. Periods that overlap, or that a plot cannot show apart, are
+    merged."""
     spans: list[tuple[float, float]] = []
     for begin, end in sorted((fault.begin, duration if fault.end is None else fault.end) for fault in faults):
         if spans and begin <= spans[-1][1] + duration / _RESOLUTION:
@@ -154,15 +157,15 @@ def _draw_faults(axes: Axes, faults: Sequence[FaultPeriod], duration: float) -> 
 
 def _draw_amount(axes: Axes, intervals: Intervals, max_rate: float) -> None:
     axes.set_title("throughput, of all nodes" if intervals.rate is not None else "messages per interval")
-    values = intervals.rate if intervals.rate is not None else intervals.count
+    values = intervals.rate if intervals.rate is not None else intervals.counts
     axes.stairs(values, intervals.edges, color=SERIES[0], alpha=0.22, fill=True)
     axes.stairs(values, intervals.edges, color=SERIES[0], linewidth=1.3, baseline=None)
     set_up_axis(axes, "y", "rate_bit_s" if intervals.rate is not None else "count")
     axes.set_ylim(0, 1.06 * max_rate if max_rate else None)
 
 
-def _draw_latency(axes: Axes, intervals: Intervals, what: str) -> None:
-    axes.set_title(f"time of each {what}" if what == "message" else what)
+def _draw_latency(axes: Axes, intervals: Intervals, quantity: str) -> None:
+    axes.set_title(f"time of each {quantity}" if quantity == "message" else quantity)
     centers = (intervals.edges[1:] + intervals.edges[:-1]) / 2
     colour = SERIES[1]
     axes.fill_between(centers, intervals.low, intervals.high, color=colour, alpha=0.18, linewidth=0, step="mid",
@@ -191,8 +194,8 @@ def _caption(run: RunSummary, sample: Samples | None, faults: int) -> str:
         parts.append("Shaded: while a fault was in force.")
     if faults > _MAX_LANES:
         parts.append(f"The first {_MAX_LANES} of {faults:,} faults have a bar.")
-    if run.of > 1:
-        parts.append(f"Repetition 1 of {run.of}.")
+    if run.repetition_count > 1:
+        parts.append(f"Repetition 1 of {run.repetition_count}.")
     return " ".join(parts)
 
 
