@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
 from testbed.observe.report.pages import TEMPLATES, Table
-from testbed.observe.report.plots import MAX_SERIES, Plot
+from testbed.observe.report.plots import MAX_SERIES, Plot, format_tick
 from testbed.observe.report.run_events import FaultPeriod
 from testbed.observe.report.run_summary import summarize_run
 from testbed.observe.report.samples import Samples
@@ -42,6 +42,12 @@ def test_intervals_keep_all_bytes_and_extremes(messages) -> None:
     assert (intervals.low[has_messages] <= intervals.median[has_messages]).all()
     assert (intervals.median[has_messages] <= intervals.high[has_messages]).all()
     assert (intervals.high[has_messages] <= intervals.slowest[has_messages]).all()
+
+
+def test_sizes_at_an_axis_have_a_space_before_their_unit() -> None:
+    sizes = [0, 500, 1500, 65_536, 1 << 20, 1 << 30, (1 << 20) + 1]
+    texts = ["0 B", "500 B", "1500 B", "64 KiB", "1 MiB", "1 GiB", "1048577 B"]
+    assert [format_tick("size_bytes", size) for size in sizes] == texts
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 3)), max_size=60))

@@ -150,8 +150,7 @@ def set_ticks(axes: Axes, values: list[float], key: str) -> None:
 def format_tick(key: str, value: float) -> str:
     """Format a value of a key at an axis."""
     if key.endswith("_bytes"):
-        return format_size(round(value)).replace("KiB", " KiB").replace("MiB", " MiB").replace("B", " B", 1) \
-            if value < 1024 else format_size(round(value)).replace("KiB", " KiB").replace("MiB", " MiB")  # fmt: skip
+        return re.sub(r"(?<=\d)(?=[KMGTB])", " ", format_size(round(value)))
     if key.endswith("_ns"):
         return format_time(value) if value else "0"
     if key in ("availability", "fairness", "share"):
