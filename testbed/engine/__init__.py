@@ -1,1 +1,1 @@
-"""Event loop, tasks and resources on a clock that is passed in. Pure: no access to Linux, and no clock of its own."""
+"""Event loop, tasks and resources on a clock that is passed in. The package is pure: it makes no system calls."""

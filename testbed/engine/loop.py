@@ -189,7 +189,7 @@ class Loop:
         self._poll_count = 0  # consecutive polls without any other event
         self._is_extended = False  # whether the current polls were extended
         self._next_event: int | None = None  # time of the next event when the last poll ended
-        self._last_scheduled = 0  # `scheduled` when the last poll ended
+        self._last_scheduled = 0  # `scheduled_count` when the last poll ended
         self._internal_entries = 0  # queue entries of `_poll_timer` and `_stop_timer`
 
     def timer(self, callback: Callable[[int], object]) -> Timer:
@@ -217,7 +217,7 @@ class Loop:
         self._tasks.pop(task.number, None)
 
     def start_poll(self, task: Task[Any], awaited: object) -> None:
-        """Let other tasks run before a task that awaits something that is done already. For tasks only."""
+        """Let other tasks run before a task that awaits an object that is already done. For tasks only."""
         if not self._virtual:
             self.polling.append((0, task, awaited))
             return
@@ -231,7 +231,7 @@ class Loop:
         if self._poll_timer.when is None:
             self._set_internal(self._poll_timer, end)
 
-    def scheduled(self) -> int:
+    def scheduled_count(self) -> int:
         """Return the number of callbacks, timers and sleeps that have been set so far."""
         return self.events.scheduled - self._internal_entries
 
@@ -265,7 +265,7 @@ class Loop:
         if self.polling:
             self._set_internal(self._poll_timer, min(when for when, _, _ in self.polling))
         self._next_event = next_event
-        self._last_scheduled = self.scheduled()
+        self._last_scheduled = self.scheduled_count()
 
     def _extend_polls(self, now: int, next_event: int | None) -> bool:
         """Extend the current polls, at most until the next event; return False if they end now. next_event: time of the
@@ -273,7 +273,7 @@ class Loop:
         if self._is_extended:
             self._is_extended = False
             return False
-        if self.scheduled() != self._last_scheduled or (self._next_event is not None and self._next_event <= now):
+        if self.scheduled_count() != self._last_scheduled or (self._next_event is not None and self._next_event <= now):
             self._poll_count = 0
         self._poll_count += 1
         if next_event is None and self._poll_count > _MAX_IDLE_POLLS:

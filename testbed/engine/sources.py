@@ -1,4 +1,4 @@
-"""Random sources: each component has its own, which depends only on the run's seed and the component's name.
+"""Random sources: each component has a source that depends only on the run's seed and the component's name.
 
 So a component's draws do not depend on those of other components. A source is SplitMix64 (Steele, Lea, Flood, OOPSLA
 2014), started at a hash of seed and name; the steps are those of `testbed.fates.fate_hash`:

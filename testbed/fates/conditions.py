@@ -46,7 +46,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Always(Condition):
-    """The condition of a rule without one."""
+    """The condition of a rule that states none: it holds for every frame."""
 
     def compile(self, fields: Fields, link: str, direction: str) -> Test:  # noqa: ARG002
         return _always
@@ -70,9 +70,9 @@ class Comparison(Condition):
         read, mask = fields.reader(self.field), self.mask or -1
         if self.comparison == "==":
             values = frozenset(self.values)
-            return lambda _, frame, located: (v := read(frame, located)) >= 0 and v & mask in values
+            return lambda _, frame, located: (number := read(frame, located)) >= 0 and number & mask in values
         compare, value = OPERATORS[self.comparison], self.values[0]
-        return lambda _, frame, located: (v := read(frame, located)) >= 0 and compare(v & mask, value)
+        return lambda _, frame, located: (number := read(frame, located)) >= 0 and compare(number & mask, value)
 
 
 def _compile_equality(fields: Fields, name: str, value: int) -> Test | None:

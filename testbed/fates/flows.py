@@ -177,8 +177,9 @@ class Classifier:
         self.by_head: dict[bytes, FlowEntry] = {}
         """Cache of frames whose first `head_size` bytes identify their flow. It also contains all such flows, by their
         addresses and the tail of their kind."""
-        self._tails: dict[bytes, FlowKind] = {}  # of those flows
-        self._kinds: dict[tuple[int, tuple[int, ...]], FlowKind] = {}  # the same, by EtherType and key
+        # Kinds of the flows in `by_head`, by their frames' tails, and by EtherType and key.
+        self._tails: dict[bytes, FlowKind] = {}
+        self._kinds: dict[tuple[int, tuple[int, ...]], FlowKind] = {}
         self._by_key: dict[object, FlowEntry] = {}  # cache of frames by Ethernet header and the bytes of the flow key
         spans = {
             ethertype: by_begin
@@ -375,8 +376,7 @@ def flow_of(frame: bytes, readers: Mapping[int, FlowReader], located: Located | 
     `locate`, if it is known."""
     located = located or locate(frame)
     ethertype = located[0]
-    destination = int.from_bytes(frame[:6].ljust(6, b"\0"), "big")
-    source = int.from_bytes(frame[6:12].ljust(6, b"\0"), "big")
+    destination, source = _number(frame[:6]), _number(frame[6:12])
     if ethertype < MIN_ETHERTYPE:
         return Flow(0, destination, source)
     if ethertype in (IPV4, IPV6):
@@ -420,7 +420,8 @@ def _nothing(_: bytes) -> object:
 
 
 def _number(address: bytes) -> int:
-    return int.from_bytes(address if len(address) == 6 else address.ljust(6, b"\0"), "big")
+    """Return a MAC as a number. A truncated one is read as if zeros followed."""
+    return int.from_bytes(address.ljust(6, b"\0"), "big")
 
 
 def _mac(number: int) -> str:

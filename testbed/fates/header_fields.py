@@ -469,8 +469,7 @@ def _length(frame: bytes, _: Located) -> int:
 def _make_field(header: Header, name: str, layout: Sequence[object]) -> Field:
     """Make a field from a protocol's plain data. Raises ValueError."""
     error = ValueError(
-        f"{header.name}.{name}: must be offset, width, mask and guard (pairs of a field and its value), "
-        f"got {layout!r}"
+        f"{header.name}.{name}: must be offset, width, mask and guard (pairs of a field and its value), got {layout!r}"
     )
     defaults: tuple[object, ...] = (0, 0, 0, ())
     if len(layout) > len(defaults):

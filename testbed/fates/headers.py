@@ -81,7 +81,7 @@ _TABLE: Final[tuple[tuple[Header, str, int, int, int, Kind], ...]] = (
 
 
 def standard_fields() -> Fields:
-    """Return the standard fields; protocols can register theirs in the result.
+    """Return the standard fields. Protocols can register further fields in the result.
 
     ``eth.type`` is the EtherType after the addresses; in a tagged frame, it is the TPID. ``vlan.*`` are fields of the
     outermost tag. Headers are found after up to two tags.

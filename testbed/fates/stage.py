@@ -281,8 +281,8 @@ class FateStage:
         if rule_fate is not None:
             is_changed_by_rule = rule_fate.changes
             _, frame, _, extra_delay, copy, skip, flipped = self._verdict_of(rule_fate, frame, located)
-        # No random corruption after a change by a rule: both would flip the same bits, and it would invalidate checks that
-        # the rule has recomputed.
+        # No random corruption after a change by a rule: both would flip the same bits, and random flips would invalidate
+        # checks that the rule has recomputed.
         if corrupt and not is_changed_by_rule and _draw(count.start(fate_hash.CORRUPT), n) >> 11 < corrupt:
             positions = choose_bits(count.start(fate_hash.BITS), n, self._impairment.corrupt_bits or 1, len(frame))
             frame = flip_bits(frame, positions)

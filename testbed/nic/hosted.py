@@ -104,7 +104,7 @@ class HostSide:
 
 
 class HostedNic(ImmediateNic, HostWork):
-    """A NIC, or one function of it, whose firmware runs on the host's cores."""
+    """A NIC, or one function of a NIC, whose firmware runs on the host's cores."""
 
     __slots__ = (
         "_cached_core", "_copies_done", "_deferred", "_host", "_in_kernel", "_kernel_core", "_kernel_done", "_profile",
@@ -136,7 +136,7 @@ class HostedNic(ImmediateNic, HostWork):
         self._program_done = 0  # time at which the program's work so far is done
         self._copies_done = 0  # time at which the copy engine's work so far is done
         self._deferred: list[Callable[[], bytes]] = []  # makers of the frames of `send_later`
-        self._cached_core = ANYWHERE  # core whose cache holds the current frame's data
+        self._cached_core = ANYWHERE  # core whose cache has the current frame's data
         self._writer = ANYWHERE  # see `writer`
         self.on_bind: Callable[[Core], object] | None = None
         """Called with the program's new core (`bind`)."""

@@ -127,7 +127,7 @@ class _Outgoing:
         self.offset = 0
 
 
-class _Posted:
+class _PostedDescriptor:
     """A descriptor to be returned to the host of another function."""
 
     __slots__ = ("function", "index")
@@ -170,7 +170,7 @@ class Hardware:
 
 
 class PricedNic(ImmediateNic):
-    """A NIC with costs, or one function of it.
+    """A NIC with costs, or one function of such a NIC.
 
     processor: handles the firmware's events. receiver: handles received frames, usually the same processor. reading,
     writing: the DMA engines that read and write host memory. bus: between host and NIC.
@@ -220,7 +220,7 @@ class PricedNic(ImmediateNic):
         self._stores_noticed = 0  # number of ended transfers to host memory that the firmware has noticed
         # Pending actions: number of stores to wait for, event, time relative to its start, and the descriptor to return, to
         # this function's host or another's, or the frame to send. An inverted descriptor (~) is for the host's kernel.
-        self._actions: deque[tuple[int, FirmwareEvent, int, int | bytes | _Posted]] = deque()
+        self._actions: deque[tuple[int, FirmwareEvent, int, int | bytes | _PostedDescriptor]] = deque()
         self._deferred: list[Buffer] = []  # frames that leave after all other effects of the event
         # Timers for the first entry of each queue. When another condition of that entry is met, the callback is called, too.
         self._fetch_timer = loop.timer(self.fetch_next)
@@ -418,7 +418,7 @@ class PricedNic(ImmediateNic):
         """Store bytes in the memory of another function's host, and return a descriptor to it."""
         assert isinstance(function, PricedNic)
         self.dma_write(target, data)
-        self._queue_action(self._spend(self._profile.show), _Posted(function, index))
+        self._queue_action(self._spend(self._profile.show), _PostedDescriptor(function, index))
 
     def interrupt(self, index: int) -> None:
         """Return a descriptor to the host's kernel, at the cost of an interrupt."""
@@ -441,7 +441,7 @@ class PricedNic(ImmediateNic):
             self._queue_action(self._spend(self._profile.send), bytes(frame))
         self._deferred.clear()
 
-    def _queue_action(self, offset: int, action: int | bytes | _Posted) -> None:
+    def _queue_action(self, offset: int, action: int | bytes | _PostedDescriptor) -> None:
         self._actions.append((self._stores_queued, self._event, offset, action))
 
     def store_next(self, now: int) -> None:

@@ -18,7 +18,7 @@ FORMAT: Final = 1
 """Format that this version writes; it also reads older formats."""
 
 FATES: Final = "fates.jsonl"
-"""File in a repetition's folder or in the run's folder: every fate except a pass."""
+"""File in the folder of a repetition or of the run: every fate except a pass."""
 
 RUN: Final = "run.json"
 CLUSTER: Final = "cluster.json"
@@ -67,6 +67,8 @@ class FindingDocument(TypedDict, total=False):
 
 
 class VerdictDocument(TypedDict, total=False):
+    """The verdict of a run."""
+
     grade: str
     seconds: float
     notes: list[str]
@@ -74,12 +76,16 @@ class VerdictDocument(TypedDict, total=False):
 
 
 class ChecksDocument(TypedDict, total=False):
+    """The results of a checker."""
+
     passed: bool
     failed: list[str]
     ambiguous: int
 
 
 class FatesDocument(TypedDict, total=False):
+    """Data on the logs of fates."""
+
     untold: list[str]
 
 

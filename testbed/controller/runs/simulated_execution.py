@@ -252,7 +252,7 @@ def _progress_reporter(simulation: Simulation, on_progress: ProgressCallback) ->
         counts = [node.agent.firmware.counter_values().get("messages_received") for node in simulation.nodes.values()]
         total = sum(count for count in counts if count is not None)
         messages = f", {total:,} messages" if any(count is not None for count in counts) else ""
-        on_progress(f"{loop.now() / _SECOND:.3f} s simulated, {loop.scheduled():,} events{messages}")
+        on_progress(f"{loop.now() / _SECOND:.3f} s simulated, {loop.scheduled_count():,} events{messages}")
 
     return report
 

@@ -21,7 +21,8 @@ _MAX_SAMPLES: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Ratio of candidate to baseline. low, high: its confidence interval; None if the samples are too small for one."""
+    """Ratio of the candidate's values to those of the baseline. low, high: confidence interval; None if the samples are too
+    small for one."""
 
     value: float
     low: float | None = None

@@ -36,7 +36,7 @@ _BOUND_OF_FLAGS: Final = {1: "inbound", 2: "outbound"}
 
 
 class BrokenCaptureError(TestbedError):
-    """Not a capture, or a damaged one. Frames before the damage have been returned."""
+    """A file is not a capture, or is a damaged one. Frames before the damage have been returned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,11 @@ def format_event(event: Event) -> FormattedEvent:
     kind = str(event.get("event", "?"))
     location_keys, format_details = _KNOWN.get(kind, ((), _attributes))
     location = "; ".join(names for key in location_keys if (names := _names(event.get(key))))
-    rest = {key: value for key, value in event.items() if key not in _COMMON_KEYS and key not in location_keys}
+    attributes = {key: value for key, value in event.items() if key not in _COMMON_KEYS and key not in location_keys}
     try:
-        details = format_details(rest)
+        details = format_details(attributes)
     except (KeyError, TypeError, ValueError):  # written by another version
-        details = _attributes(rest)
+        details = _attributes(attributes)
     time = event.get("time")
     return FormattedEvent(time if isinstance(time, int) else 0, kind, location, details)
 

@@ -25,9 +25,9 @@ class Program:
 class Direction:
     """One direction of a link: frames and bytes since its creation, drops by cause, and impairments in force.
 
-    rate: frames/s. bits: bit/s. dropped: frames by cause: the causes of `fates.fate_counters`, of which "queue" includes
-    drops by a queueing discipline of the kernel, and "kernel". drop_rate: frames/s. fates: frames by fate other than drops,
-    as in `fates.fate_counters`. declared, injected: impairments as text; empty: none.
+    rate: frames/s. bits: bit/s. dropped: frames by cause, as in `fates.fate_counters`, and "kernel"; "queue" includes drops
+    by queueing disciplines of the kernel. drop_rate: frames/s. fates: frames by fate other than drops, as in
+    `fates.fate_counters`. declared, injected: impairments as text; empty: none.
     """
 
     frames: int = 0

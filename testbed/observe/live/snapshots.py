@@ -101,8 +101,8 @@ class SnapshotSampler:
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
             if previous is None or previous.cluster in self._store.names():
                 return Absent(reason)
-            gone = f"{previous.cluster} has been taken down"
-            return Absent(gone if self._name is not None else f"{gone}; {reason}")
+            taken_down = f"{previous.cluster} has been taken down"
+            return Absent(taken_down if self._name is not None else f"{taken_down}; {reason}")
 
     def _cluster(self) -> str:
         """Return the name of the cluster to sample. The watched cluster is kept while it is up, even if other clusters come
@@ -300,8 +300,8 @@ def _warning(state: State, directory: Path, silent: Sequence[str]) -> str:
         if state.owner.is_alive:
             return f"process {state.owner.pid} is {state.phase} it"
         return f"left {state.phase}: 'testbed {'gc' if state.abandoned else 'up'}' repairs it"
-    if gone := missing(state, directory):
-        return gone[0]
+    if missing_parts := missing(state, directory):
+        return missing_parts[0]
     if silent:
         shown = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
         return f"the agent of a shared NIC does not answer: {shown}"

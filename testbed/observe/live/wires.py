@@ -41,7 +41,7 @@ DirectionKey = tuple[str, DirectionName]
 
 class DirectionCounter(NamedTuple):
     """Counter of one direction. key: key of the interface's namespace. interface: index of the interface. receives: whether
-    the frames are those that the interface receives; else those that it sends."""
+    the counted frames are those that the interface receives; otherwise those that it sends."""
 
     key: str
     interface: int

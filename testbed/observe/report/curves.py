@@ -127,13 +127,7 @@ def _lines(curve: Curve, run_index: int, run: RunSummary, has_several: bool) -> 
             continue
         groups: Sequence[float | str] = kind.distinct(curve.by) if kind.can_split(curve.by) else [""]
         for value in groups[:_MAX_LINES]:
-            by = (
-                ""
-                if value == ""
-                else value
-                if isinstance(value, str)
-                else f"{heading(curve.by)} {format_tick(curve.by, value)}"
-            )
+            by = value if isinstance(value, str) else f"{heading(curve.by)} {format_tick(curve.by, value)}"
             label = " ".join(part for part in (run.label if has_several else "", by) if part)
             lines.append(_line(curve, run_index, kind, value, label, by))
     return lines
