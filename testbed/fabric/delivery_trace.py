@@ -1,10 +1,10 @@
 """Delivery trace of a recorded link, used instead of a rate: the times at which it could deliver a packet (mahimahi's
 format).
 
-Every line is a time in whole milliseconds since the start of the trace, not before the line above it: an opportunity to
-deliver 1504 bytes. A line may be repeated for several opportunities. After its last line the trace is repeated. The
+Every line is a time in whole milliseconds since the start of the trace, at which the link can deliver 1504 bytes: an
+opportunity. Times never decrease; a repeated line is a further opportunity. After its last line the trace is repeated. The
 semantics are those of mahimahi's link (Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC
-2015): an opportunity delivers the frames that arrived before it, as many as fit; a larger frame takes several
+2015): an opportunity delivers as many of the frames that arrived before it as fit; a larger frame takes several
 opportunities; unused bytes are lost.
 """
 
@@ -17,7 +17,7 @@ from typing import Final
 from testbed.fates.text_files import MAX_LINES, BrokenFileError, lines, parse_number
 
 OPPORTUNITY_SIZE: Final = 1504
-"""Bytes: mahimahi's PACKET_SIZE, an MTU and its tunnel's header."""
+"""Bytes of an opportunity: mahimahi's PACKET_SIZE, an MTU and the header of its tunnel."""
 
 _NS_PER_MS: Final = 10**6
 _EXPECTED: Final = "a time in whole milliseconds"
@@ -34,13 +34,13 @@ class DeliveryTrace:
 
     @property
     def rate(self) -> int:
-        """The mean rate, in bit/s."""
+        """Mean rate of the trace, in bit/s."""
         return len(self.times) * OPPORTUNITY_SIZE * 8 * 10**9 // self.period
 
 
 @functools.lru_cache(maxsize=64)
 def parse_delivery_trace(text: str, source: str) -> DeliveryTrace:
-    """Parse a trace. source: the file's name in errors. Raises BrokenFileError."""
+    """Parse a trace. source: name of the file, for errors. Raises BrokenFileError."""
     times: list[int] = []
     for line_number, line in lines(text):
         time = parse_number(source, line_number, line.strip(), _EXPECTED) * _NS_PER_MS
@@ -69,7 +69,7 @@ class Opportunities:
         self._base = base
         self._next = 0  # index of the first unused opportunity, counted over all repetitions of the trace
         self._current = base  # time of the opportunity used last
-        self._unused_bytes = 0  # of the opportunity at `_current`
+        self._unused_bytes = 0  # unused bytes of the opportunity at `_current`
 
     def take(self, now: int, size: int) -> tuple[int, int]:
         """Use opportunities for a frame that is offered now; return the start and end of its delivery, ns. size: bytes
@@ -77,12 +77,12 @@ class Opportunities:
         size, now = max(size, 1), max(now, self._min_start)
         times, period = self.trace.times, self.trace.period
         count = len(times)
-        begin = self._current
+        start = self._current
         if self._unused_bytes <= 0 or self._current <= now:
             if self._current <= now:
                 rounds, offset = divmod(now - self._base, period)
                 self._next = max(self._next, rounds * count + bisect_right(times, offset))
-            begin = -1
+            start = -1
             self._unused_bytes = 0
         while size > self._unused_bytes:
             size -= self._unused_bytes
@@ -90,7 +90,7 @@ class Opportunities:
             self._next += 1
             self._current = self._base + rounds * period + times[index]
             self._unused_bytes = OPPORTUNITY_SIZE
-            if begin < 0:
-                begin = self._current
+            if start < 0:
+                start = self._current
         self._unused_bytes -= size
-        return max(begin, now), self._current
+        return max(start, now), self._current

@@ -1,7 +1,8 @@
 """One direction of a link: a stage that decides the fates of its frames, followed by the line that carries them.
 
 The line carries corrupted frames and copies like any other frame; a copy follows its original immediately. A dropped frame
-does not occupy the line. A full queue drops frames after their fate was decided; these drops are counted, not logged.
+does not occupy the line. A full queue drops frames whose fate has been decided already; these drops are counted, but not
+logged.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _ACCEPTED: Final = Outcome.ACCEPTED
 class LinkDirection:
     """One direction of a link: offer frames, poll at `deadline`, change the impairment at any time.
 
-    Times in nanoseconds never go backwards. fates: the stage. line: after the stage. counters: frames by result.
+    Times are nanoseconds and never go backwards. fates: the stage. line: the line after it. counters: counters of frames,
+    by outcome.
     """
 
     __slots__ = ("_extra_segments", "_link", "_name", "counters", "fates", "line")
@@ -50,7 +52,7 @@ class LinkDirection:
         self._name = direction
         self._extra_segments = 0  # segments in flight in GSO frames, without the first segment of each
         self.counters: Final = Counters()
-        check(link, direction, impairment)
+        check_impairment(link, direction, impairment)
         shape = Shape.of(impairment, options.files)
         self.fates: Final = FateStage(link, direction, impairment, options)
         self.line: Final = Line(options.now)
@@ -58,7 +60,7 @@ class LinkDirection:
 
     @property
     def deadline(self) -> int | None:
-        """When to call `poll`, or None."""
+        """Time at which to call `poll`, or None."""
         due = self.line.due
         return None if due == NEVER else due
 
@@ -73,7 +75,7 @@ class LinkDirection:
 
     @property
     def queue(self) -> tuple[int, int]:
-        """The queue's limits: bytes, frames; 0 for the limit that does not apply."""
+        """Limits of the queue: bytes, frames; 0 for the limit that does not apply."""
         return self.line.queue
 
     def queued(self, now: int) -> tuple[int, int]:
@@ -87,15 +89,15 @@ class LinkDirection:
         files: Mapping[str, str] | None = None,
         restart: bool | None = None,
     ) -> None:
-        """Set another impairment for frames offered from now on. restart: as for `FateStage.change`. Raises the
-        constructor's errors; nothing has changed then."""
-        check(self._link, self._name, impairment)
+        """Set another impairment for frames offered from now on. restart: see `FateStage.change`. Raises the constructor's
+        errors before anything changes."""
+        check_impairment(self._link, self._name, impairment)
         shape = Shape.of(impairment, files or {})
         self.fates.change(now, impairment, files, restart)
         self.line.change(now, shape, self.fates.spread)
 
     def offer(self, now: int, frame: bytes) -> Outcome:
-        """Offer a frame: from its destination address on, without a frame check sequence."""
+        """Offer a frame, which begins with its destination address and has no frame check sequence."""
         counters, fates = self.counters, self.fates
         counters.offered += 1
         verdict = None if fates.is_idle else fates.decide(now, frame)
@@ -127,7 +129,7 @@ class LinkDirection:
         return _ACCEPTED
 
     def _put(self, now: int, frame: bytes, spread: int, extra_delay: int, skip: bool) -> bool:
-        """Put a frame on the line. Arguments and result as for `Line.put_out_of_order`."""
+        """Put a frame on the line. For arguments and result see `Line.put_out_of_order`."""
         if skip or extra_delay:
             return self.line.put_out_of_order(now, FrameInFlight(frame), spread, extra_delay, skip=skip)
         return self.line.put(now, FrameInFlight(frame), spread)
@@ -142,31 +144,31 @@ class LinkDirection:
         self.counters.delivered_bytes += size
         return deliveries
 
-    # GSO frames, which a sender's offloads produce.
+    # GSO frames, which a sender's offloads produce
 
     @property
     def carries_gso(self) -> bool:
-        """Whether a GSO frame need not be segmented, until the next `change` or rule: frames that are offered together
-        leave together, and all of them pass."""
+        """Whether a GSO frame need not be segmented, since frames that are offered together leave together, and all of them
+        pass. Valid until the next `change` or rule."""
         return self.fates.passes_all and self.line.is_instant
 
-    def offer_gso(self, now: int, frame: bytes, frames: int) -> None:
-        """Put a GSO frame of two or more frames of one flow on the line, unchanged; requires `carries_gso`. Its frames are
-        counted individually; call `count_gso` when `poll` has returned it."""
-        self.fates.count(frame, frames)
-        self.counters.offered += frames
-        self._extra_segments += frames - 1
+    def offer_gso(self, now: int, frame: bytes, segments: int) -> None:
+        """Put a GSO frame of two or more segments on the line, unchanged; requires `carries_gso`. The segments are counted
+        individually; call `count_gso` when `poll` has returned the frame."""
+        self.fates.count(frame, segments)
+        self.counters.offered += segments
+        self._extra_segments += segments - 1
         self.line.put(now, FrameInFlight(frame))
 
-    def count_gso(self, frames: int, extra_bytes: int) -> None:
-        """Count a GSO frame that `poll` has returned. frames: number of its segments. extra_bytes: bytes of the segments
+    def count_gso(self, segments: int, extra_bytes: int) -> None:
+        """Count a GSO frame that `poll` has returned. segments: number of its segments. extra_bytes: bytes of the segments
         minus those of the GSO frame."""
-        self.counters.delivered += frames - 1
+        self.counters.delivered += segments - 1
         self.counters.delivered_bytes += extra_bytes
-        self._extra_segments -= frames - 1
+        self._extra_segments -= segments - 1
 
 
-def check(link: str, direction: str, impairment: Impairment) -> None:
+def check_impairment(link: str, direction: str, impairment: Impairment) -> None:
     """Check an impairment. Raises DescriptionError if it contradicts itself or is out of range."""
     problems = [Problem(key, what, expected) for key, what, expected in contradictions(impairment, is_resolved=True)]
     for key in ("delay", "jitter", "rate", "queue", "queue_frames", "corrupt_bits", "minimum_frame", "cell_size"):

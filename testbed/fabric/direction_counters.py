@@ -1,4 +1,4 @@
-"""Counters of one direction of a link, by cause.
+"""Counters of the frames in one direction of a link, by outcome and by cause of drops.
 
 Conservation of frames: offered + duplicated = delivered + dropped + in flight, at all times.
 """
@@ -16,8 +16,8 @@ _NAMES: Final = (
 
 
 class Counters:
-    """Counters of frames; `delivered_bytes` counts bytes. `queue` also counts copies, the other causes only offered
-    frames."""
+    """Counters of frames; only `delivered_bytes` counts bytes. `queue` also counts dropped copies, the other causes only
+    offered frames."""
 
     __slots__ = _NAMES
 
@@ -26,7 +26,7 @@ class Counters:
         self.delivered = 0
         self.delivered_bytes = 0
         self.blocked = 0
-        """Offers rejected by back-pressure."""
+        """Number of offers rejected by back-pressure."""
         self.rule = 0
         self.loss = 0
         self.gemodel = 0
@@ -36,7 +36,7 @@ class Counters:
         self.duplicated = 0
         self.reordered = 0
         self.delayed = 0
-        """Frames delayed by a rule, beyond the direction's own delay."""
+        """Number of frames delayed by a rule, beyond the direction's own delay."""
 
     def drop(self, cause: Outcome) -> None:
         """Count a dropped frame."""
@@ -44,7 +44,7 @@ class Counters:
 
     @property
     def dropped(self) -> int:
-        """Number of frames dropped, for all causes."""
+        """Number of frames dropped, of all causes."""
         return self.rule + self.loss + self.gemodel + self.loss_pattern + self.queue
 
     def by_name(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The entrance of a link's direction in a network whose switches are modelled: its cable, fates and counters."""
+"""Entrance of a link's direction in a modelled network: cable, fates and counters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from testbed.errors import UnsupportedError
-from testbed.fabric.direction import check
+from testbed.fabric.direction import check_impairment
 from testbed.fabric.direction_counters import Counters
 from testbed.fabric.interface import Receive, discard
 from testbed.fates.fate_counters import Outcome
@@ -16,11 +16,12 @@ from testbed.spec.layout import DirectionName, Impairment
 
 
 class Entrance:
-    """The entrance of a channel: cable, fates and counters; the network decides when frames enter.
+    """Entrance of a channel: cable, fates and counters. The network determines when frames enter. A rule that reorders
+    frames has no effect, since no frame can be overtaken.
 
-    take: called with each frame that enters; it calls `enter`, and the observer if there is one. lost: number of frames that
-    entered while the cable was pulled. deferred: frames that a rule has just delayed or duplicated, with the times at which
-    they enter. A rule that reorders has no effect, since no frame can be overtaken.
+    take: called by the network with each frame that enters; calls `enter`, and the observer if there is one. is_cut: whether
+    the cable is pulled. lost: number of frames that entered while it was. deferred: frames that a rule has just delayed or
+    duplicated, with the times at which they enter the network.
     """
 
     __slots__ = ("_kind", "_link", "_name", "_observer", "counters", "deferred", "fates", "is_cut", "lost", "take")
@@ -28,8 +29,8 @@ class Entrance:
     def __init__(
         self, link: str, direction: DirectionName, impairment: Impairment, options: FateOptions, kind: Kind
     ) -> None:
-        """Raises the errors of `LinkDirection`, and UnsupportedError for impairments that this kind of network does not
-        support."""
+        """kind: kind of the network. Raises the errors of `LinkDirection`, and UnsupportedError for impairments that this
+        kind of network does not support."""
         self._link = link
         self._name = direction
         self._kind = kind
@@ -45,29 +46,29 @@ class Entrance:
     def change(
         self, now: int, impairment: Impairment, files: Mapping[str, str] | None = None, restart: bool | None = None
     ) -> None:
-        """Set another impairment, as `LinkDirection.change`. Raises the constructor's errors; nothing has changed then."""
+        """Set another impairment, as `LinkDirection.change`. Raises the constructor's errors before anything changes."""
         self._check(impairment)
         self.fates.change(now, impairment, files, restart)
 
     @property
     def overflowed(self) -> int:
-        """0: the queue is not here, and the network reports its full queues."""
+        """Always 0, since the entrance has no queue; the network counts the frames that it drops."""
         return 0
 
     def observe(self, observer: Receive | None) -> None:
-        """Call `observer` after each frame that enters, also if it is lost; None: no longer."""
+        """Call `observer` after each frame that enters, even if the frame is lost; None: call none."""
         self._observer = discard if observer is None else observer
         self.take = self.enter if observer is None else self._enter_observed
 
     def enter(self, now: int, frame: bytes) -> bytes | None:
-        """Decide on a frame; return the frame for the network, or None if it is lost or delayed."""
+        """Decide a frame's fate; return the frame for the network, or None if it is lost or delayed."""
         if self.is_cut:
             self.lost += 1
             return None
         counters = self.counters
         counters.offered += 1
         if self.fates.passes_all:
-            return frame  # flows are only counted while frames may have a fate
+            return frame  # the frames of flows are counted only while a frame may not pass
         verdict = self.fates.decide(now, frame)
         if verdict is None:
             return frame
@@ -96,4 +97,4 @@ class Entrance:
     def _check(self, impairment: Impairment) -> None:
         if unsupported := self._kind.unsupported(impairment):
             raise UnsupportedError(f"{self._link}: {self._kind.why_lacks}: it can have no {', '.join(unsupported)}")
-        check(self._link, self._name, impairment)
+        check_impairment(self._link, self._name, impairment)

@@ -1,5 +1,5 @@
-"""Heap of a queue's entries: a list with the functions of heapq. In the compiled build it is that of `native_heap.c`, which
-compares the entries' times and sequence numbers as integers of the machine, not as objects."""
+"""Heap of an event queue's entries: a list with the functions of heapq. In the compiled build it is the heap of
+`native_heap.c`, which compares the entries' times and sequence numbers as machine integers instead of objects."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 __all__ = ["Entry", "Heap", "heappop", "heappush"]
 
 Entry = tuple[int, int, Callable[[Any], object] | None, Any]
-"""Time, sequence number, callback and argument; without a callback the argument is a `ScheduledEvent`. Any: `EventQueue.at`
-checks that an argument fits its callback, which the type of a heap with many kinds of callbacks cannot."""
+"""Time, sequence number, callback and argument; without a callback the argument is a `ScheduledEvent`. The types are
+Any since callbacks differ; `EventQueue.at` checks that an argument fits its callback."""
 
 if TYPE_CHECKING:
 
     class Heap(list[Entry]):
-        """Entries, the first one at index 0. For `heappush` and `heappop` only."""
+        """Heap of entries, the first one at index 0. Only `heappush` and `heappop` may change it."""
 
 else:
     Heap = list

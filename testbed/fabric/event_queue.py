@@ -1,4 +1,4 @@
-"""Queue of events, ordered by time and then by the order in which they were scheduled: a loop's, or a network's own."""
+"""Queue of events of a loop or of a network, ordered by time and then by the order in which they were scheduled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW: Final = object()
 
 
 class ScheduledEvent(Protocol):
-    """An event that can be cancelled, or moved to another time: only the entry with its present sequence number is valid."""
+    """An event that can be cancelled or moved to another time. Only the entry with its present sequence number is valid."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class EventQueue:
 
     def __init__(self) -> None:
         self.entries: Final = Heap()
-        """Heap of all entries, also invalid ones. For the loop that owns the queue, and its waiter."""
+        """Heap of all entries, including invalid ones. For the loop that owns the queue, and its waiter."""
         self.scheduled = 0
         """Number of callbacks and events that have been scheduled so far."""
 
@@ -52,7 +52,7 @@ class EventQueue:
         heappush(self.entries, (when, sequence, callback, argument))
 
     def schedule(self, when: int, event: ScheduledEvent) -> int:
-        """Call an event at time `when`, if its sequence number is still the one that is returned."""
+        """Call an event at time `when`, unless its sequence number differs by then from the one that is returned."""
         self.scheduled = sequence = self.scheduled + 1
         heappush(self.entries, (when, sequence, None, event))
         return sequence
@@ -91,10 +91,10 @@ class Timer(ScheduledEvent):
         self.sequence: int = 0
         """Sequence number of the valid entry; 0: none."""
         self.when: int | None = None
-        """When the callback will be called, or None."""
+        """Time at which the callback will be called, or None."""
 
     def set(self, when: int | None) -> None:
-        """Set the time of the call (None: never). Replaces the previous time."""
+        """Set the time of the call, in place of the previous one. None: no call."""
         if when == self.when:
             return
         self.when = when

@@ -1,7 +1,7 @@
 """Interface of fabrics, through which the simulation and the relay drive them.
 
-A package registers a `Fabric` in the entry point group "testbed.fabrics", by its kind's name. Its networks have no clock and
-no sockets: time is an argument, `deadline` is the time of the next poll, and frames are delivered by callbacks.
+A package registers a `Fabric` in the entry point group "testbed.fabrics", under the name of its kind. Networks have no clock
+and no sockets: time is an argument, `deadline` is the time of the next poll, and frames are delivered by callbacks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Receive = Callable[[int, bytes], object]
 """Callback for an arriving frame: time in nanoseconds, frame."""
 
 Table = Mapping[str, int]
-"""Configuration of a switch, such as port numbers by destination; its fabric defines the keys."""
+"""Configuration of a switch, such as port numbers by destination. The switch's fabric defines the keys."""
 
 OnDrop = Callable[[int, str, int, str, str, bytes], object]
 """Callback for a frame that a switch does not forward, or truncates: time, switch, input port, the action ("loses a
@@ -38,8 +38,8 @@ class SwitchPort:
 
 
 class Entrance(Protocol):
-    """Where frames enter a channel: its link state, fates and counters. is_cut: the link is down; entering frames are lost,
-    frames in flight arrive."""
+    """Start of a channel, where frames enter: link state, fates and counters. is_cut: whether the link is down; then
+    entering frames are lost, and frames in flight arrive."""
 
     is_cut: bool
 
@@ -59,13 +59,13 @@ class Entrance(Protocol):
     def counters(self) -> Counters: ...
 
     def observe(self, observer: Receive | None) -> None:
-        """Call `observer` after each frame whose fate was decided, also of a lost one; None: no longer."""
+        """Call `observer` after each frame that enters, even if the frame is lost; None: call none."""
         ...
 
 
 class Channel(Protocol):
-    """One direction of a link. entrance: its link state, fates and counters. receive: called with frames that arrive at a
-    NIC. on_space: called with the time when a NIC may repeat a rejected offer."""
+    """One direction of a link. entrance: start of the channel. receive: called with frames that arrive at a NIC. on_space:
+    called with the present time when a NIC may repeat a rejected offer."""
 
     @property
     def entrance(self) -> Entrance: ...
@@ -75,7 +75,7 @@ class Channel(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Number of frames that have entered and have not left yet."""
+        """Number of frames that have entered the channel and have not left it yet."""
         ...
 
     def change(
@@ -85,7 +85,8 @@ class Channel(Protocol):
         ...
 
     def offer(self, now: int, frame: bytes) -> bool:
-        """Offer a frame of the NIC at the start of the channel. False: rejected; `on_space` is called when to repeat it."""
+        """Offer a frame of the NIC at the start of the channel. Return False if it is rejected; `on_space` is called when to
+        repeat the offer."""
         ...
 
     def leave(self) -> None:
@@ -94,12 +95,12 @@ class Channel(Protocol):
 
 
 class Network(Protocol):
-    """Switches of one kind, and their links. Offer frames to the channels; poll at `deadline`. Times are nanoseconds and
-    never go backwards."""
+    """Switches of one kind, and their links. The driver offers frames to the channels, and polls at `deadline`. Times are
+    nanoseconds and never go backwards."""
 
     @property
     def deadline(self) -> int | None:
-        """When to poll next; None: never."""
+        """Time of the next poll, or None if none is needed."""
         ...
 
     @property
@@ -122,7 +123,7 @@ class Network(Protocol):
         end: SwitchPort | None = None,
     ) -> Channel:
         """Add a direction of a link from one port to another; None: a NIC. Raises DescriptionError for contradictory
-        impairments, UnsupportedError for impairments that the fabric lacks and for ports that it cannot connect,
+        impairments, UnsupportedError for impairments that the fabric does not support and for ports that it cannot connect,
         BrokenFileError for an invalid file, and RuleError for an invalid rule."""
         ...
 
@@ -133,16 +134,16 @@ class Network(Protocol):
 
 @runtime_checkable
 class UsesEventQueue(Protocol):
-    """A network that can schedule its events in its driver's queue, in order with the driver's own events of the same
-    time."""
+    """A network that can schedule its events in its driver's queue, so that events of both at the same time are called
+    in the order in which they were scheduled."""
 
     def use_event_queue(self, events: EventQueue) -> None:
-        """Schedule all events in that queue. Called before any link joins; the network has no deadline then."""
+        """Schedule all events in the driver's queue; `deadline` is None from then on. Called before any link joins."""
         ...
 
 
 class Fabric(Protocol):
-    """A kind of network."""
+    """A registered kind of network."""
 
     @property
     def kind(self) -> Kind: ...
@@ -158,7 +159,8 @@ class Fabric(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Path from a node's NIC to another NIC, or back to itself. hops: its switches, with input and output ports."""
+    """Path from a node's NIC to another NIC, or back to itself. source, sink: nodes at its ends. hops: switches on it, with
+    input and output ports."""
 
     source: str
     sink: str
@@ -180,4 +182,4 @@ class Routing(Protocol):
 
 
 def discard(now: int, frame: bytes) -> None:
-    """Ignore a frame: the receiver of a channel without a NIC at its end."""
+    """Ignore a frame: the `receive` of a channel without a NIC at its end."""

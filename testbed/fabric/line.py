@@ -1,8 +1,8 @@
 """A line: a bounded queue, a rate, a delay, and the order of departing frames.
 
 A frame leaves the queue when its first bit is sent. Its schedule is computed when it is put on the line, so that no event is
-needed until its delivery. Frames in flight keep their schedule when the line changes. Fates were decided before
-(`fates.stage`).
+needed until its delivery. Frames in flight keep their schedule when the line changes. The fates of frames are decided before
+the line (`fates.stage`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _ALWAYS_CHECK: Final = -1
 class FrameInFlight:
     """A frame on its way: one object for all lines that it passes, one after the other.
 
-    destination: its MAC. due: when it arrives at the end of its line. following: the next frame there, in order.
+    destination: destination MAC. due: arrival at the end of the present line. following: the next frame in order on that
+    line.
     """
 
     __slots__ = ("data", "destination", "due", "following")
@@ -45,14 +46,15 @@ class FrameInFlight:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The part of an impairment that a line implements: rate, queue, delay, frame sizes. trace: used instead of a rate."""
+    """The part of an impairment that a line implements: rate, queue, delay, frame sizes. trace: used instead of the rate."""
 
     impairment: Impairment
     trace: DeliveryTrace | None = None
 
     @classmethod
     def of(cls, impairment: Impairment, files: Mapping[str, str]) -> Shape:
-        """files: path -> text of the files that the impairment names. Raises BrokenFileError."""
+        """Make the shape of an impairment. files: path -> text of the files that the impairment names. Raises
+        BrokenFileError."""
         if not impairment.rate_trace:
             return cls(impairment)
         return cls(impairment, parse_delivery_trace(text_of(files, impairment.rate_trace), impairment.rate_trace))
@@ -61,8 +63,8 @@ class Shape:
 class Line:
     """A line: put frames on it, take them when they are due, change its shape at any time.
 
-    Times in nanoseconds never go backwards. due: when the next frame arrives, or NEVER. delay: nanoseconds. busy: time until
-    which the line is sending.
+    Times are nanoseconds and never go backwards. due: arrival of the next frame, or NEVER. delay: delay of the shape. busy:
+    time until which the line is sending. is_plain: whether the line has at most a rate and a delay.
     """
 
     __slots__ = (
@@ -73,24 +75,25 @@ class Line:
 
     def __init__(self, now: int) -> None:
         self.due = NEVER
-        self._first: FrameInFlight | None = None  # of the frames in order
-        self._newest: FrameInFlight | None = None  # the last of them
+        self._first: FrameInFlight | None = None  # first of the frames in order
+        self._newest: FrameInFlight | None = None  # last of the frames in order
         self._out_of_order: list[tuple[int, int, FrameInFlight]] = []  # heap of frames out of order: due, number, frame
         self._seq = 0
         self._last = now  # arrival of the last frame in order
         self.busy = now
-        self._busy_fraction = 0  # fraction of a nanosecond of `busy`, in units of 1 / _per_ns
+        self._busy_fraction = 0  # fraction of a nanosecond of `busy`, in units of 1 / _byte_denominator
         # Start of sending and size of each queued frame; includes sent frames until the next clean-up.
         self._waiting: deque[tuple[int, int]] = deque()
         self._waiting_bytes = 0
         self._impairment = Impairment()
         self._rate = 0
         self._byte_numerator, self._byte_denominator = 0, 1  # nanoseconds per byte, as a reduced fraction
-        self._short_backlog = _ALWAYS_CHECK  # a frame whose sending ends within this time, ns, fits into the queue
+        # A frame whose sending ends within this time from now, ns, certainly fits into the queue.
+        self._short_backlog = _ALWAYS_CHECK
         self.delay = 0
         self._limit = 0
         self._limit_frames = 0
-        self.is_plain = True  # it has at most a rate and a delay
+        self.is_plain = True
         self._opportunities: Opportunities | None = None
 
     @property
@@ -103,12 +106,12 @@ class Line:
 
     @property
     def queue(self) -> tuple[int, int]:
-        """The queue's limits: bytes, frames; 0 for the limit that does not apply."""
+        """Limits of the queue: bytes, frames; 0 for the limit that does not apply."""
         return self._limit, self._limit_frames
 
     @property
     def is_instant(self) -> bool:
-        """Whether frames only take the delay, and none wait."""
+        """Whether every frame arrives after just the delay, without waiting."""
         return self.is_plain and not self._rate
 
     def queued(self, now: int) -> tuple[int, int]:
@@ -117,7 +120,8 @@ class Line:
         return self._waiting_bytes, len(self._waiting)
 
     def change(self, now: int, shape: Shape, spread: int) -> None:
-        """Set another shape for frames from now on. spread: maximum nanoseconds of jitter, for the default queue."""
+        """Set another shape for frames from now on. spread: maximum nanoseconds of jitter, for the size of the default
+        queue."""
         impairment, trace = shape.impairment, shape.trace
         if trace is None:
             self._opportunities = None
@@ -148,8 +152,8 @@ class Line:
         )
 
     def put(self, now: int, frame: FrameInFlight, spread: int = 0) -> bool:
-        """Put a frame on the line, behind those in order: it does not arrive before them. spread: nanoseconds added to the
-        delay; the sum is at least 0. False: it does not fit into the queue."""
+        """Put a frame on the line, so that it does not arrive before the frames in order. Return False if it does not fit
+        into the queue. spread: nanoseconds added to the delay; the sum is at least 0."""
         end = now
         if not self.is_plain:
             end = self._send(now, len(frame.data))
@@ -187,7 +191,7 @@ class Line:
 
     def put_out_of_order(self, now: int, frame: FrameInFlight, spread: int, extra_delay: int, *, skip: bool) -> bool:
         """Put a frame on the line that may overtake others, or be overtaken; otherwise as `put`. extra_delay: nanoseconds.
-        skip: it skips the delay."""
+        skip: whether it skips the line's delay and spread."""
         end = self._send(now, len(frame.data))
         if end < 0:
             return False
@@ -199,7 +203,8 @@ class Line:
         return True
 
     def _send(self, now: int, size: int) -> int:
-        """Send a frame on a line of any shape; return when its last bit is sent, or -1 if the queue has no room for it."""
+        """Send a frame on a line of any shape; return the time at which its last bit is sent, or -1 if the queue has no room
+        for it."""
         if self._is_busy(now) and not self._has_room(now, size):
             return -1
         end = now
@@ -223,7 +228,8 @@ class Line:
         return end
 
     def take(self) -> FrameInFlight:
-        """Remove and return the frame that arrives next; at equal times, frames in order come first. Requires `due`."""
+        """Remove and return the frame that arrives next; at equal times, frames in order come first. There must be a
+        frame."""
         first, out_of_order = self._first, self._out_of_order
         if first is None or (out_of_order and out_of_order[0][0] < first.due):
             frame = heapq.heappop(out_of_order)[2]
@@ -252,7 +258,7 @@ class Line:
         return due
 
     def _is_busy(self, now: int) -> bool:
-        """Whether a frame that is put now must wait."""
+        """Whether a frame that is put on the line now must wait."""
         if self._rate:
             return self.busy > now
         if self._opportunities is None:

@@ -1,8 +1,8 @@
 /* The heap of an event queue, native: the compiled build's Heap, heappush and heappop.
 
    `testbed/fabric/event_heap.py` has them in Python: a list and the functions of heapq, which compare entries as tuples.
-   Here an entry's first two items, its time and sequence number, are compared as integers of the machine. No two entries
-   have the same sequence number, so both give entries in the same order; tests hold them against each other.
+   Here an entry's first two items, its time and sequence number, are compared as machine integers. No two entries have the
+   same sequence number, so both return entries in the same order; tests compare them.
 
    Only the stable ABI of Python 3.11 is used. */
 
@@ -11,7 +11,7 @@
 #include <limits.h>
 
 typedef struct {
-    long long when;  /* LLONG_MIN and LLONG_MAX stand for all times beyond */
+    long long when;  /* LLONG_MIN and LLONG_MAX stand for all times beyond them */
     long long sequence;
     PyObject *entry;
 } Item;
@@ -55,15 +55,15 @@ static void heap_dealloc(PyObject *object)
 
 static Py_ssize_t heap_length(PyObject *object) { return ((Heap *)object)->count; }
 
-/* The entry at a place of the heap's array; only the first one's place has a meaning. */
-static PyObject *heap_item(PyObject *object, Py_ssize_t place)
+/* Return the entry at an index of the heap's array. Only index 0 has a defined meaning: the first entry. */
+static PyObject *heap_item(PyObject *object, Py_ssize_t index)
 {
     Heap *self = (Heap *)object;
-    if (place < 0 || place >= self->count) {
-        PyErr_SetString(PyExc_IndexError, "the heap has no such entry");
+    if (index < 0 || index >= self->count) {
+        PyErr_SetString(PyExc_IndexError, "heap index out of range");
         return NULL;
     }
-    return Py_NewRef(self->items[place].entry);
+    return Py_NewRef(self->items[index].entry);
 }
 
 static PyType_Slot heap_slots[] = {
@@ -79,7 +79,7 @@ static PyType_Spec heap_spec = {
     "testbed.fabric.native_heap.Heap", sizeof(Heap), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, heap_slots,
 };
 
-/* Whether a comes before b: 1, 0, or -1 and an error. */
+/* Return 1 if a comes before b, 0 if not, -1 with an error set. */
 static int is_before(const Item *a, const Item *b)
 {
     if (a->when != b->when)
@@ -93,7 +93,7 @@ static int is_before(const Item *a, const Item *b)
     return a->sequence < b->sequence;
 }
 
-/* Move an item up from a place to where it belongs. */
+/* Move an item up from an empty place to where it belongs. Return 0, or -1 with an error set. */
 static int rise(Item *items, Py_ssize_t place, Item item)
 {
     while (place > 0) {
@@ -112,7 +112,8 @@ static int rise(Item *items, Py_ssize_t place, Item item)
     return 0;
 }
 
-/* Put an item into the place of the first one, which has been taken: to the bottom along the smaller children, and up. */
+/* Insert an item after the first one has been removed: move the empty place down along the smaller children, and the item up
+   from there. Return 0, or -1 with an error set. */
 static int sink(Item *items, Py_ssize_t count, Item item)
 {
     Py_ssize_t place = 0, child;
@@ -131,7 +132,7 @@ static int sink(Item *items, Py_ssize_t count, Item item)
     return rise(items, place, item);
 }
 
-/* The heap that is the first of `expected` arguments. */
+/* Return the first argument, which must be a heap, of `expected` arguments; NULL with an error set for others. */
 static Heap *read_heap(PyObject *module, const char *name, PyObject *const *arguments, Py_ssize_t given, Py_ssize_t expected)
 {
     if (given != expected) {
@@ -145,7 +146,7 @@ static Heap *read_heap(PyObject *module, const char *name, PyObject *const *argu
     return (Heap *)arguments[0];
 }
 
-/* Read the first two items of an entry. -1: it has none, and the error is set. */
+/* Read the first two items of an entry. Return 0, or -1 with an error set if they are not a time and a sequence number. */
 static int read_item(PyObject *entry, Item *item)
 {
     if (!PyTuple_Check(entry) || PyTuple_Size(entry) < 2 || !PyLong_Check(PyTuple_GetItem(entry, 0))) {

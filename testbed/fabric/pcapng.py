@@ -1,6 +1,7 @@
 """Encoding of captures as pcapng (IETF draft-ietf-opsawg-pcapng).
 
-Little-endian, times in nanoseconds, complete frames, no frame check sequence. Equal calls return equal bytes.
+Files are little-endian, with times in nanoseconds, and complete frames without a frame check sequence. Equal calls return
+equal bytes.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ _FLAGS: Final = {
     "inbound": _OPTION.pack(2, 4) + _LENGTH.pack(1),
     "outbound": _OPTION.pack(2, 4) + _LENGTH.pack(2),
 }
-_PADDING: Final = (b"", b"\0\0\0", b"\0\0", b"\0")  # by length modulo 4
+_PADDING: Final = (b"", b"\0\0\0", b"\0\0", b"\0")  # padding by length modulo 4
 
 Bound = Literal["inbound", "outbound"]
 
 
 def section_header(application: str) -> bytes:
-    """Encode the section header block, the first of a file. application: the writing program."""
+    """Encode the section header block, the first block of a file. application: name of the writing program."""
     options = _option(4, application.encode()) + _END
     size = _SECTION.size + len(options) + 4
     return _SECTION.pack(0x0A0D0D0A, size, 0x1A2B3C4D, 1, 0, -1) + options + _LENGTH.pack(size)
 
 
 def interface(name: str, description: str = "", mac: str = "") -> bytes:
-    """Encode an Ethernet interface; the first interface of a file has number 0. mac: its address, if it is a NIC."""
+    """Encode the description of an Ethernet interface; the first interface of a file has number 0. mac: the interface's
+    address, if it is a NIC."""
     text = _option(3, description.encode()) if description else b""
     address = _option(6, bytes.fromhex(mac.replace(":", ""))) if mac else b""
     options = _option(2, name.encode()) + text + address + _option(9, bytes([_NANOSECONDS])) + _END
@@ -47,13 +49,14 @@ def interface(name: str, description: str = "", mac: str = "") -> bytes:
 
 
 def packet(number: int, time: int, frame: bytes, bound: Bound, comment: str = "") -> bytes:
-    """Encode a frame. number: the interface's. time: nanoseconds."""
+    """Encode a frame. number: number of the interface. time: nanoseconds. bound: direction at the interface."""
     before, after = enclose(number, time, len(frame), bound, comment)
     return before + frame + after
 
 
 def enclose(number: int, time: int, length: int, bound: Bound, comment: str = "") -> tuple[bytes, bytes]:
-    """Encode the parts of a frame's block before and after the frame. length: length of the frame, in bytes."""
+    """Encode the parts of a frame's block before and after the frame. length: bytes of the frame. For the other
+    arguments see `packet`."""
     size, after = (
         _end_without_comment(length, bound) if not comment else _end(length, _option(1, comment.encode()), bound)
     )
@@ -61,8 +64,8 @@ def enclose(number: int, time: int, length: int, bound: Bound, comment: str = ""
 
 
 def statistics(number: int, start: int, end: int, received: int, dropped: int) -> bytes:
-    """Encode the statistics of an interface's capture. begin, end: times in nanoseconds. received: frames, including
-    dropped ones. dropped: frames that the reader did not read in time."""
+    """Encode the statistics of an interface's capture. start, end: times in nanoseconds. received: number of frames,
+    including dropped ones. dropped: number of frames that the capturing program did not read in time."""
     options = b"".join(
         (
             _option(2, _TIME.pack(start >> 32, start & 0xFFFF_FFFF)),
@@ -77,7 +80,7 @@ def statistics(number: int, start: int, end: int, received: int, dropped: int) -
 
 
 def _end(length: int, options: bytes, bound: Bound) -> tuple[int, bytes]:
-    """Encode the part of a block after the frame; return the block's length and the part."""
+    """Encode the part of a block after the frame; return the block's length and this part."""
     trailer = _PADDING[length & 3] + options + _FLAGS[bound] + _END
     size = 32 + length + len(trailer)  # the seven words before the frame, and the one behind the options
     return size, trailer + _LENGTH.pack(size)

@@ -1,15 +1,15 @@
-"""STOP and GO: flow control between a NIC and the emulated network at its real interface, and the NIC's side of it.
+"""STOP and GO: flow control on the real interface between a NIC and the emulated network, and the NIC's side of it.
 
 Myrinet has back-pressure, a veth pair has none: frames that are not read in time are dropped. So the process that runs a
 NIC's firmware holds frames back while the network, emulated by a process at the peer interface, does not accept them:
 
 - The network sends STOP when frames wait in it, and GO when they have left (Seitz and others, IEEE Micro 15(1), 1995).
 - The input of a real switch has slack for the bytes on the cable, which arrive before its STOP takes effect. The time that a
-  process takes to read a frame, or STOP, is unbounded. So the slack is a window, stated in every control frame: the maximum
-  number of frames in flight, all of which fit into the network's socket buffer. After half of it the NIC sends ASK with the
-  number of frames sent so far, and the network answers when all of these have left. The network does not count frames: an
-  answer also accounts for frames that were lost on a pulled cable or in a relay that died.
-- A NIC starts with ASK and must not send before the answer; it repeats ASK while frames wait in it.
+  process takes to read a frame, or STOP, is unbounded. So the slack is a window, stated in every control frame: the
+  maximum number of frames in flight, all of which fit into the network's socket buffer. After half a window, the NIC
+  sends ASK with the number of frames sent so far, and the network answers when all of these have left. The network does
+  not count frames, so an answer also accounts for frames that were lost on a pulled cable or in a relay that died.
+- A NIC starts with ASK and must not send before the answer. It repeats ASK while frames wait in the NIC.
 
 A control frame is an Ethernet frame to the address of PAUSE frames, which no switch forwards (IEEE 802.3, annex 31B). It has
 no route: packet type (2 bytes), STOP, GO or ASK (1), a number of frames (4), the window in frames (4), CRC-8.
@@ -45,8 +45,9 @@ Frame = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ControlFrame:
-    """Content of a control frame. kind: STOP, GO or ASK. count: number of frames modulo 2^32: in ASK, the frames sent;
-    otherwise the count of the ASK that is answered. window: maximum frames in flight beyond the count; unused in ASK."""
+    """Content of a control frame. kind: STOP, GO or ASK. count: number of frames modulo 2^32: in ASK, the frames sent
+    so far; otherwise the count of the ASK that is answered. window: maximum number of frames in flight beyond the
+    count; unused in ASK."""
 
     kind: int
     count: int
@@ -59,7 +60,7 @@ def encode(control: ControlFrame, header: bytes) -> bytes:
 
 
 def decode(frame: bytes) -> ControlFrame | None:
-    """Decode a control frame; None for any other frame."""
+    """Decode a control frame; return None for any other frame."""
     if frame[:6] != ADDRESS or len(frame) != _SIZE or not is_intact(frame):
         return None
     type_, kind, count, window = _FORMAT.unpack_from(frame, _ETHERNET_HEADER)
@@ -70,7 +71,8 @@ class Outlet:
     """The sending side of a NIC, with flow control.
 
     send_frame: sends a frame; returns whether it was sent, and not lost on a pulled cable. send_control: sends a control
-    frame, if possible. on_hold: called when a first frame waits; call `repeat_ask` every ASK_INTERVAL from then on.
+    frame, if possible. on_hold: called when a frame begins to wait and no other does; from then on, the owner calls
+    `repeat_ask` every ASK_INTERVAL until it returns False. sent: number of frames sent so far.
     """
 
     __slots__ = (
@@ -98,10 +100,9 @@ class Outlet:
         """header: see `encode`."""
         self.waiting_frames: Final[deque[Frame]] = deque()
         """Waiting frames, in order."""
-        self._sent_waiting = 0  # number of frames sent after they waited
-        self._sent_callbacks: deque[tuple[int, Callable[[], object]]] = (
-            deque()
-        )  # value of `_sent_waiting`, and callback
+        self._sent_waiting = 0  # number of frames that have waited and been sent
+        # Value of `_sent_waiting` at which to call, and callback.
+        self._sent_callbacks: deque[tuple[int, Callable[[], object]]] = deque()
         self.sent = 0
         self._send_frame = send_frame
         self._send_control = send_control
@@ -109,7 +110,7 @@ class Outlet:
         self._on_hold = on_hold
         self._limit = 0  # maximum of `sent`
         self._next_request = 0  # value of `sent` at which to send ASK, or to stop
-        self._asked_at = 0
+        self._asked_at = 0  # value of `sent` at the last ASK
         self._half_window = 1
         self._ask()
 
@@ -158,7 +159,7 @@ class Outlet:
         return bool(self.waiting_frames)
 
     def forget(self) -> None:
-        """Drop the waiting frames: the NIC has lost its memory."""
+        """Drop the waiting frames, as a NIC that has lost its memory."""
         self.waiting_frames.clear()
         self._sent_callbacks.clear()
 

@@ -9,14 +9,14 @@ from testbed.spec.layout import Impairment
 NS_PER_SECOND: Final = 10**9
 
 MIN_QUEUE: Final = 128 * 1024
-"""Bytes: two of the kernel's largest TCP segments (64 KiB), or 86 frames of 1514 bytes."""
+"""Minimum bytes of a default queue: two of the kernel's largest TCP segments (64 KiB), or 86 frames of 1514 bytes."""
 
 
 def wire_size(impairment: Impairment, size: int) -> int:
     """Return the bytes that a frame of `size` bytes occupies on the wire.
 
-    The minimum frame is applied first, then the overhead; the result is then divided into cells, if any, each with the cell
-    overhead. The order is that of netem, and of AAL5 with an overhead of 8 for its trailer.
+    The minimum frame is applied first, then the overhead. The result is then divided into cells, if there is a cell
+    size, each with the cell overhead. The order is that of netem, and of AAL5 with an overhead of 8 for its trailer.
     """
     size = max(max(size, impairment.minimum_frame) + impairment.overhead, 0)
     if impairment.cell_size:
@@ -30,7 +30,7 @@ def default_queue(rate: int, delay: int) -> int:
 
         max(128 KiB, rate / 8 * 2 * delay)
 
-    rate: bit/s. delay: one-way, in nanoseconds, including jitter. A queue of this product keeps a wire busy while a TCP
+    rate: bit/s. delay: one-way delay in nanoseconds, including jitter. A queue of this product keeps a wire busy while a TCP
     connection halves its window (Villamizar and Song, "High Performance TCP in ANSNET", CCR 24(5), 1994). Frames in flight
     are not in the queue, so that a long delay alone causes no loss.
     """

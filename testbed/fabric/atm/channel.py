@@ -55,12 +55,11 @@ class Channel:
         self.in_flight = 0
         """Number of cells that wait, are in flight, or are delayed by a rule."""
         self._network = network
-        self._waiting: deque[int] = (
-            deque()
-        )  # when the first bit of each cell is sent, ns; includes sent cells until the next clean-up
-        self._busy = 0  # until when the link is sending
+        # Times at which the first bit of each cell is sent, ns; includes sent cells until the next clean-up.
+        self._waiting: deque[int] = deque()
+        self._busy = 0  # time until which the link is sending
         self._busy_fraction = 0  # fraction of a nanosecond of `_busy`, in units of 1 / _rate
-        self._last = 0  # when the last cell in order arrives
+        self._last = 0  # arrival of the last cell in order
         self._is_space_requested = False  # whether the NIC waits for space
         self._hop = 0 if end is None else network.settings.hop
         self._apply(impairment)
@@ -75,8 +74,8 @@ class Channel:
         self._apply(impairment)
 
     def offer(self, now: int, frame: bytes) -> bool:
-        """Offer a NIC's frame of one or more cells. False: the output FIFO is full; `on_space` is called when it has
-        space."""
+        """Offer a NIC's frame of one or more cells. Return False if the output FIFO is full; `on_space` is called when it
+        has space."""
         self._remove_sent(now)
         if len(self._waiting) >= self._buffer:
             self.entrance.counters.blocked += 1
@@ -89,7 +88,7 @@ class Channel:
         return True
 
     def enter(self, now: int, frame: bytes) -> bool:
-        """Accept a cell from a NIC or a switch. False: the buffer is full, and the cell is lost."""
+        """Accept a cell from a NIC or a switch. Return False if the cell is lost because the buffer is full."""
         accepted = self.entrance.take(now, frame)
         for when, delayed in self.entrance.deferred:
             self.in_flight += 1

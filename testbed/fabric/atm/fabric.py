@@ -26,11 +26,11 @@ class Atm:
 
     def table(self, layout: Layout, switch: Switch) -> Table:
         """Return a switch's table: port by the number of the destination node, along shortest paths; 0: none. Raises
-        UnsupportedError if there are more nodes than circuits."""
+        UnsupportedError for more than MAX_NODES nodes."""
         if len(layout.nodes) > MAX_NODES:
             raise UnsupportedError(
-                f"{layout.name}: an ATM network has circuits between {MAX_NODES:,} nodes at most, and this one has "
-                f"{len(layout.nodes):,} nodes"
+                f"{layout.name} has {len(layout.nodes):,} nodes: an ATM network has circuits between at most "
+                f"{MAX_NODES:,} nodes"
             )
         return {str(number): switch.forwarding.get(mac, 0) for number, mac in enumerate(_macs(layout))}
 
@@ -41,7 +41,7 @@ class Atm:
         return all(tables[switch].get(sink) == output for switch, _, output in path.hops)
 
     def build_frame(self, layout: Layout, path: Path, frame: bytes) -> bytes:
-        """Put the bytes after a frame's Ethernet header into a cell of the circuit between the ends of a path."""
+        """Put the bytes after a frame's Ethernet header into a cell on the circuit between the ends of a path."""
         numbers = _node_number(layout, path.source), _node_number(layout, path.sink)
         payload = frame[ETHERNET : ETHERNET + PAYLOAD].ljust(PAYLOAD, b"\0")
         return frame[:ETHERNET] + header(circuit(*numbers, len(layout.nodes))) + payload

@@ -25,10 +25,10 @@ NO_CABLE: Final = "no_cable"
 FULL: Final = "buffer_full"
 
 CAUSES: Final = {
-    BAD_HEADER: "its header's check is wrong, or it is no whole cell",
+    BAD_HEADER: "its header checksum is wrong, or it is not a complete cell",
     NO_CIRCUIT: "the switch has no such circuit",
     NO_CABLE: "the circuit leads to a port without a cable",
-    FULL: "the output's buffer is full",
+    FULL: "the output buffer is full",
 }
 """Causes of drops: names of a switch's counters, with descriptions."""
 
@@ -41,8 +41,8 @@ class Settings:
 
     rate: default of a link, in bit/s. cell: bytes of a cell on the wire, without a link's overhead. fifo: cells that fit
     into a NIC's output FIFO (36 in the SBA-100, von Eicken, Basu and Buch, 1995). buffer: cells that fit into a switch's
-    output buffer, our choice; a link's queue_frames replaces both. hop: from the end of a cell at a switch's input until
-    it can be sent; 0 is our choice, an ideal switch.
+    output buffer, our choice; a link's queue_frames replaces both. hop: time from the arrival of a cell's end at a switch's
+    input until the cell can be sent; 0 is our choice, an ideal switch.
     """
 
     rate: int = LINK_RATE
@@ -118,7 +118,7 @@ class Network:
 
     @property
     def deadline(self) -> int | None:
-        """When to poll next; None: never."""
+        """Time of the next poll, or None if none is needed."""
         return self._heap[0][0] if self._heap else None
 
     @property
@@ -173,10 +173,10 @@ class Network:
         switch = self._switches.get(port.switch)
         if switch is None:
             return  # removed while the cell was in flight
-        out = switch.output(cell_in(frame))
-        if isinstance(out, str):
-            self._count_drop(now, port, out, frame)
-        elif not out.enter(now, frame):
+        output = switch.output(cell_in(frame))
+        if isinstance(output, str):
+            self._count_drop(now, port, output, frame)
+        elif not output.enter(now, frame):
             self._count_drop(now, port, FULL, frame)
 
     def drop_at_full_buffer(self, now: int, channel: Channel, frame: bytes) -> None:

@@ -1,7 +1,7 @@
 """Channel: one direction of an Ethernet link, as events in a queue.
 
-One entry in the queue stands for all frames in a direction: the next time at which one arrives. So a frame costs one entry
-per link that it crosses.
+One entry in the queue stands for all frames in a direction; its time is that of the next arrival. So a frame costs at most
+one entry per link that it crosses.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from testbed.spec.layout import DirectionName, Impairment
 class SwitchInput(Protocol):
     """A switch's input port.
 
-    out: the outgoing channel of this port. table: MAC -> outgoing channel, if known. learns: the port must get every
-    frame; otherwise only frames whose destination is not in the table.
+    out: the outgoing channel of this port. table: MAC -> outgoing channel, if known. learns: whether the port must get every
+    frame; otherwise it need only get frames whose destination is not in the table.
     """
 
     __slots__ = ()
@@ -42,8 +42,8 @@ class SwitchInput(Protocol):
 class Channel(ScheduledEvent):
     """One direction of a link. Implements `fabric.interface.Channel`; it is its own entrance. Times never go backwards.
 
-    receive: the sink of frames, unless it ends at a switch. on_space: never called. sequence: sequence of the valid entry in
-    the queue, whose event is the channel.
+    receive: called with frames, unless the channel ends at a switch. on_space: never called. sequence: sequence number
+    of the valid entry in the queue, whose event is the channel.
     """
 
     __slots__ = (
@@ -67,13 +67,13 @@ class Channel(ScheduledEvent):
         self._counters: Final = self._direction.counters
         self._events: Final = events
         self._on_leave = on_leave
-        self._wake = NEVER  # when the valid entry in the queue is due
+        self._wake = NEVER  # time of the valid entry in the queue
         self.sequence: int = 0
         self.on_space: Callable[[int], object] | None = None
         self._observer: Receive | None = None
         self.receive: Receive = discard
         self._switch: SwitchInput | None = None
-        self._table: Mapping[bytes, Channel] | None = None  # destinations for which frames need not enter the switch
+        self._table: Mapping[bytes, Channel] | None = None  # the switch's table, unless the switch must get every frame
         self._reverse: Channel | None = None
         self.lost = 0
         """Number of frames lost on a pulled cable."""
@@ -95,7 +95,7 @@ class Channel(ScheduledEvent):
 
     @property
     def overflowed(self) -> int:
-        """Frames dropped because the queue was full."""
+        """Number of frames dropped because the queue was full."""
         return self._counters.queue
 
     @property
@@ -104,7 +104,7 @@ class Channel(ScheduledEvent):
         return self._direction.in_flight
 
     def offer(self, now: int, frame: bytes) -> bool:
-        """Send a NIC's frame. Returns True: the queue drops frames that it has no room for."""
+        """Send a NIC's frame. Return True: the queue drops frames for which it has no room."""
         self.enter(now, FrameInFlight(frame))
         return True
 
@@ -137,7 +137,7 @@ class Channel(ScheduledEvent):
             following.enter(now, frame)
 
     def observe(self, observer: Receive | None) -> None:
-        """Call `observer` after each frame that enters, also if it is lost; None: no longer."""
+        """Call `observer` after each frame that enters, even if the frame is lost; None: call none."""
         self._observer = observer
 
     def connect_switch(self, switch: SwitchInput | None) -> None:
@@ -180,20 +180,20 @@ class Channel(ScheduledEvent):
             self._arm()
 
     def _arm(self) -> None:
-        """Schedule the next arrival, which is before the one that is scheduled."""
+        """Schedule the next arrival, in place of a later one."""
         self._wake = due = self._line.due
         self.sequence = self._events.schedule(due, self)
 
     def _next_at_once(self, frame: FrameInFlight) -> Channel | None:
-        """Return the direction that a frame reaches without delay, if it passes: it must be in the switch's table, and no
-        frame in flight."""
+        """Return the channel to which a frame passes without delay, or None: the frame's destination must be in the switch's
+        table, and no frame may be in flight."""
         if self._table is None or self._line.due != NEVER:
             return None
         channel = self._table.get(frame.destination)
         return None if channel is self._reverse else channel
 
     def _takes_no_time(self) -> bool:
-        """Whether frames take no time to a switch that needs not learn, and can only pass or be lost independently."""
+        """Whether frames take no time to a switch that need not learn, and each can only pass or be lost."""
         if self._table is None:
             return False
         fates, line = self._fates, self._line

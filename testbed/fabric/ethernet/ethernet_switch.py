@@ -1,8 +1,8 @@
 """An Ethernet switch: it looks up a frame's destination and hands the frame to the outgoing channel.
 
-It has no queue: frames wait in the queue of the outgoing channel. If switches form cycles, it uses the layout's tables, as
-the kernel's bridges do for the same layout; otherwise it learns as they do, but without ageing (a bridge removes an entry
-after 300 s without a frame).
+The switch has no queue: frames wait in the queue of the outgoing channel. If switches form cycles, it uses the layout's
+tables, as the kernel's bridges do for the same layout. Otherwise it learns as they do, but without ageing (a bridge removes
+an entry after 300 s without a frame).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ STATIC: Final = "static"
 TREE: Final = "tree "
 """Keys of a switch's table: see `Switch.install`."""
 
-_GROUP: Final = 1  # in a MAC's first byte
+_GROUP: Final = 1  # group bit in a MAC's first byte
 _RESERVED: Final = bytes.fromhex("0180c20000")  # IEEE 802.1Q table 8-1: 01-80-c2-00-00-00 to -0f are not forwarded
 
 
@@ -27,8 +27,8 @@ class Port(SwitchInput):
     __slots__ = ("_floods", "out", "table")
 
     def __init__(self, out: Channel, table: dict[bytes, Channel], floods: tuple[Channel, ...]) -> None:
-        """table: MAC -> channel, shared by the switch's ports. floods: the channels for unknown destinations, from
-        any port."""
+        """table: MAC -> channel, shared by the switch's ports. floods: the switch's channels for unknown destinations;
+        `out` is ignored."""
         self.table: dict[bytes, Channel] = table
         self._floods = tuple([channel for channel in floods if channel is not out])
         self.out: Channel = out
@@ -84,10 +84,11 @@ class Switch:
         self._learned: dict[bytes, Channel] = {}  # MAC -> channel to its node
 
     def install(self, table: Table, macs: dict[str, bytes]) -> None:
-        """Make the ports of all cables. A switch that learns forgets what it has learned of removed cables.
+        """Make the ports of all cables. A switch that learns forgets what it has learned on removed cables.
 
-        table: MAC -> its port; `TREE` and a port -> that port, of the spanning tree to which frames for unknown destinations
-        go. Without `STATIC` the switch learns, and the spanning tree has all ports. macs: text of a MAC -> its bytes.
+        table: MAC -> port; `TREE` and a port -> that port, for the ports of the spanning tree, to which frames for unknown
+        destinations go. Without `STATIC` the switch learns, and the spanning tree has all ports. macs: text of a MAC -> its
+        bytes.
         """
         outputs = self.outputs
         learns = STATIC not in table
@@ -105,6 +106,6 @@ class Switch:
             channel.connect_switch(None if out is None else port_class(out, channels, floods))
 
     def remove(self) -> None:
-        """Deliver no more frames to the switch."""
+        """Disconnect the switch from its cables, so that it gets no more frames."""
         for channel in self.inputs.values():
             channel.connect_switch(None)

@@ -1,4 +1,4 @@
-"""Network of Ethernet switches: events of its links, in its own queue or in its driver's."""
+"""Network of Ethernet switches and links. The links' events are in the network's own queue, or in its driver's."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from testbed.spec.layout import DirectionName, Impairment
 class Network:
     """Ethernet switches, and the channels between them and to NICs. Implements `interface.Network` and `UsesEventQueue`.
 
-    A cable at a switch is in use from the next `keep` on.
+    A cable at a switch is in use from the next `set_switches` on.
     """
 
     def __init__(self) -> None:
         self._events = EventQueue()
         self._on_leave: Final = self._leave
-        self._is_polled = True  # False: the driver's queue has the events
+        self._is_polled = True  # whether the events are in the network's own queue
         self._switches: dict[str, Switch] = {}
-        self._classifier: Classifier | None = None  # of the links
+        self._classifier: Classifier | None = None  # classifier of the links' flows
 
     def use_event_queue(self, events: EventQueue) -> None:
         """Schedule all events in the driver's queue. Call it before links join."""
@@ -34,12 +34,12 @@ class Network:
 
     @property
     def deadline(self) -> int | None:
-        """When to poll next; None: never, or the driver's queue has the events."""
+        """Time of the next poll, or None if none is needed, as when the driver's queue has the events."""
         return self._events.next_time() if self._is_polled else None
 
     @property
     def switch_counters(self) -> Mapping[str, Mapping[str, int]]:
-        """Empty: links lose frames, the switches none."""
+        """Empty, since only links lose frames."""
         return {}
 
     def set_switches(self, tables: Mapping[str, Table]) -> None:
@@ -80,7 +80,7 @@ class Network:
                     del channels[port]
 
     def _macs(self, tables: Iterable[Table]) -> dict[str, bytes]:
-        """Return text -> bytes of the MACs in tables; one object for each MAC, which the links' flows share."""
+        """Return text -> bytes of the MACs in tables. The links' flows share the bytes objects, one for each MAC."""
         macs = {key: bytes.fromhex(key.replace(":", "")) for key in set().union(*tables) if ":" in key}
         classifier = self._classifier
         return macs if classifier is None else {key: classifier.mac(mac) for key, mac in macs.items()}

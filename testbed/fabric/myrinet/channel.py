@@ -1,4 +1,4 @@
-"""Channel: one direction of a link of a Myrinet network, with its requests and the frames on it."""
+"""Channel: one direction of a link of a Myrinet network, with the requests for it and the frames on it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ DEFERRED: Final = -1
 
 
 class Channel:
-    """One direction of a link, without a queue: while a frame occupies it, other frames wait where they are. A frame that a
-    rule delays or duplicates is removed from the network, and inserted at the start of the channel later."""
+    """One direction of a link, without a queue: while a frame occupies it, other frames wait where they are. A delayed or
+    duplicated frame of a rule is kept outside the network, and enters at the start of the channel later."""
 
     __slots__ = (
         "_network", "deferred", "delay", "entrance", "frames", "free_at", "in_transit", "is_granted", "last_requester",
@@ -45,24 +45,24 @@ class Channel:
         """The switch at its end, at input `port`; None: a NIC."""
         self.port = 0
         self.free_at = 0
-        """When the channel becomes or became free, ns; UNKNOWN: not determined yet."""
+        """Time at which the channel becomes or became free, ns; UNKNOWN: not determined yet."""
         self.requests: dict[int, Worm | None] = {}
         """Worms that wait for the channel, by requester; None for a NIC's request."""
         self.is_granted = False
         """Whether a NIC is being notified that it may use the channel."""
         self.deferred: list[tuple[int, int, bytes]] = []
-        """Heap of frames that rules have removed from the network: time of insertion, sequence number, frame."""
+        """Heap of frames that rules have delayed or duplicated: time at which they enter, sequence number, frame."""
         self.last_requester = DEFERRED
         """The requester that used the channel last."""
         self.frames: deque[Hop] = deque()
         """Frames on the channel or in the input at its end, in order."""
         self.in_transit = 0
-        """Number of frames whose head (at a NIC: whose end) has not arrived yet."""
+        """Number of frames whose head has not arrived yet; at a NIC, whose end has not arrived yet."""
         self._apply(impairment)
 
     @property
     def in_flight(self) -> int:
-        """Number of frames on the channel, and of frames that rules have removed from the network here."""
+        """Number of frames on the channel, and of deferred frames."""
         return self.in_transit + len(self.deferred)
 
     def change(
@@ -73,14 +73,15 @@ class Channel:
         self._apply(impairment)
 
     def offer(self, now: int, frame: bytes) -> bool:
-        """Offer a frame of the NIC at the start of the channel. False: rejected; `on_space` is called when to repeat it."""
+        """Offer a frame of the NIC at the start of the channel. Return False if it is rejected; `on_space` is called when to
+        repeat the offer."""
         return self._network.offer(now, self, frame)
 
     def leave(self) -> None:
         """Remove the direction; its frames in flight are lost."""
         self._network.leave(self)
 
-    def hop(self, worm: Worm, frame: bytes, now: int) -> Hop:
+    def make_hop(self, worm: Worm, frame: bytes, now: int) -> Hop:
         """Make the hop of a frame that enters the channel now."""
         window = self.window if self.switch is not None else 0
         return Hop(worm, self, frame, max(len(frame) - ETHERNET_HEADER, 1), now, self.speed, self.delay, window)
@@ -102,4 +103,4 @@ class Channel:
         self.speed = speed = impairment.rate or settings.rate
         """The rate, in bit/s."""
         self.window = max(settings.slack, bytes_in(settings.hop, speed)) + bytes_in(2 * self.delay, speed)
-        """Bytes that may enter before the first byte has left the input at the end."""
+        """Bytes that may enter before the first byte has left the input at the channel's end."""

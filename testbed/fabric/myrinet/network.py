@@ -5,9 +5,9 @@ over which it extends, except for bytes that fit into the inputs ahead; frames t
 frame is dropped for lack of buffer space.
 
 Frames that wait for each other in a cycle are deadlocked. A frame whose head has waited too long, for an output or behind a
-blocked frame, times out. If it occupies a channel, its start becomes a frame with a wrong CRC-8, the rest is discarded, and
-all channels behind it are freed. If it occupies none, it is discarded. A truncated frame takes half of an input, so that two
-fit into one: otherwise truncated frames could deadlock again.
+blocked frame, times out. If it occupies a channel, its start becomes a truncated frame with a wrong CRC-8, the rest is
+discarded, and all channels behind it are freed. If it occupies none, it is discarded. A truncated frame takes at most half
+of an input, so that two fit into one: otherwise truncated frames could deadlock again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from testbed.fates.stage import FateOptions
 from testbed.spec.layout import DirectionName, Impairment
 
 _MIN_TRUNCATED: Final = 3
-"""Minimum bytes of a truncated frame: one of the route, one more, a CRC."""
+"""Minimum bytes of a truncated frame: a route byte, another byte, and the CRC-8."""
 
 _Event = tuple[int, int, Callable[[int, Channel, Hop | None], None], Channel, Hop | None]
 
@@ -43,9 +43,8 @@ class Network:
         self._on_drop = on_drop
         self._heap: list[_Event] = []
         self._sequence = 0
-        self._waiting: deque[tuple[int, Worm]] = (
-            deque()
-        )  # start of waiting, and worm; includes worms that no longer wait
+        # Start of waiting, and worm; includes worms that no longer wait.
+        self._waiting: deque[tuple[int, Worm]] = deque()
 
     @property
     def switch_counters(self) -> Mapping[str, Mapping[str, int]]:
@@ -94,14 +93,15 @@ class Network:
 
     @property
     def deadline(self) -> int | None:
-        """When to poll next; None: never."""
+        """Time of the next poll, or None if none is needed."""
         heap, next_timeout = self._heap, self._next_timeout()
         if heap and (next_timeout is None or heap[0][0] <= next_timeout):
             return heap[0][0]
         return next_timeout
 
     def offer(self, now: int, channel: Channel, frame: bytes) -> bool:
-        """Offer a NIC's frame to its channel. False: rejected; the channel's `on_space` is called when to repeat it."""
+        """Offer a NIC's frame to its channel. Return False if it is rejected; the channel's `on_space` is called when to
+        repeat the offer."""
         if not channel.is_granted and (channel.requests or channel.free_at == UNKNOWN or channel.free_at > now):
             channel.entrance.counters.blocked += 1
             self._request(now, channel, NIC, None)
@@ -130,7 +130,7 @@ class Network:
         heappush(self._heap, (when, self._sequence, callback, channel, hop))
 
     def _next_timeout(self) -> int | None:
-        """Return when the head that has waited longest times out; None: none waits."""
+        """Return the time at which the head that has waited longest times out, or None if none waits."""
         waiting = self._waiting
         while waiting:
             waiting_since, worm = waiting[0]
@@ -139,7 +139,7 @@ class Network:
             waiting.popleft()
         return None
 
-    # Allocation of channels.
+    # Allocation of channels
 
     def _request(self, now: int, channel: Channel, requester: int, worm: Worm | None) -> None:
         """Request a channel that is not free, or has pending requests."""
@@ -166,7 +166,7 @@ class Network:
                 channel.is_granted = False
 
     def _enter(self, now: int, channel: Channel, worm: Worm, frame: bytes) -> None:
-        """Decide a frame's fate on a free channel, and let its head enter."""
+        """Decide the fate of a frame on a free channel, and let its head enter the channel."""
         worm.requested_output, worm.waiting_since = None, UNKNOWN
         entrance = channel.entrance
         accepted = entrance.take(now, frame)
@@ -181,7 +181,7 @@ class Network:
             self._start_hop(now, channel, worm, accepted)
 
     def _start_hop(self, now: int, channel: Channel, worm: Worm, frame: bytes) -> None:
-        hop = channel.hop(worm, frame, now)
+        hop = channel.make_hop(worm, frame, now)
         worm.add(hop)
         channel.is_granted = False
         channel.free_at = UNKNOWN
@@ -201,7 +201,7 @@ class Network:
             self._at(max(now + hop.delay + self._fall_through, previous), self._route_frame, channel, hop)
         self._settle_ends(now, worm)
 
-    # Ends of hops.
+    # Ends of hops
 
     def _settle_ends(self, now: int, worm: Worm) -> None:
         """Settle the ends of a worm's hops as far as they are determined, and then those of worms that wait for them."""
@@ -245,8 +245,8 @@ class Network:
         previous.left_at = end
         assert previous.channel is not None
         frames = previous.channel.frames
-        for number, hop_inside in enumerate(frames, 1):
-            if hop_inside is previous:
+        for number, candidate in enumerate(frames, 1):
+            if candidate is previous:
                 if number == len(frames):
                     return None
                 next_hop = frames[number]
@@ -263,7 +263,7 @@ class Network:
             worm.add(Hop(worm, None, b"", last.size, now, last.rate))
             self._settle_ends(now, worm)
 
-    # Events.
+    # Events
 
     def _route_frame(self, now: int, channel: Channel, hop: Hop | None) -> None:
         """Forward a frame whose head is at the front of a switch's input."""
@@ -271,17 +271,17 @@ class Network:
         assert channel.switch is not None
         channel.count_delivered(hop)
         worm = hop.worm
-        out = channel.switch.output(channel.port, hop.frame)
-        if isinstance(out, str):
-            self._count_drop(now, hop, out)
+        output = channel.switch.output(channel.port, hop.frame)
+        if isinstance(output, str):
+            self._count_drop(now, hop, output)
             self._discard_rest(now, worm)
-        elif out.requests or out.free_at == UNKNOWN or out.free_at > now:
-            self._request(now, out, channel.port, worm)
-            worm.requested_output = out
+        elif output.requests or output.free_at == UNKNOWN or output.free_at > now:
+            self._request(now, output, channel.port, worm)
+            worm.requested_output = output
             self._start_waiting(now, worm)
         else:
-            out.last_requester = channel.port
-            self._enter(now, out, worm, strip_route_byte(hop.frame))
+            output.last_requester = channel.port
+            self._enter(now, output, worm, strip_route_byte(hop.frame))
 
     def _deliver(self, now: int, channel: Channel, hop: Hop | None) -> None:
         """Deliver a frame to a NIC."""

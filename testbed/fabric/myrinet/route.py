@@ -1,8 +1,8 @@
 """Route bytes and the CRC-8 of a Myrinet frame, which a switch updates.
 
 A route byte is 0x80 | delta: the output port is the input port plus delta, a signed number of six bits. The switch
-removes the byte and updates the CRC-8 by the byte's contribution. So a wrong CRC stays wrong, and the switch need not
-read the whole frame.
+removes the byte, and its contribution to the CRC-8. So a wrong CRC stays wrong, and the switch need not read the complete
+frame.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def delta(byte: int) -> int:
     return ((byte & _DELTA) ^ _SIGN) - _SIGN
 
 
-def route_byte(ports: int) -> int:
-    """Make the route byte for a difference of port numbers. Raises ValueError outside -32 to 31."""
-    if not -_SIGN <= ports < _SIGN:
-        raise ValueError(f"difference of port numbers must be -32 to 31, got {ports}")
-    return ROUTE_BYTE | ports & _DELTA
+def route_byte(difference: int) -> int:
+    """Make the route byte for a difference of port numbers. Raises ValueError unless it is -32 to 31."""
+    if not -_SIGN <= difference < _SIGN:
+        raise ValueError(f"difference of port numbers must be -32 to 31, got {difference}")
+    return ROUTE_BYTE | difference & _DELTA
 
 
 def _times_x8(byte: int) -> int:
@@ -67,7 +67,7 @@ def crc8(data: bytes) -> int:
 
 
 def append_crc(header: bytes, packet: bytes) -> bytes:
-    """Make a frame of its Ethernet header and its packet, and append the CRC-8."""
+    """Make a frame from its Ethernet header, its packet without a CRC-8, and the CRC-8."""
     return header + packet + bytes((crc8(packet),))
 
 
@@ -78,7 +78,7 @@ def is_intact(frame: bytes) -> bool:
 
 def strip_route_byte(frame: bytes) -> bytes:
     """Return the frame without the first byte of its route, with an updated CRC-8."""
-    bytes_after = len(frame) - ETHERNET_HEADER - 2  # between the route byte and the CRC
+    bytes_after = len(frame) - ETHERNET_HEADER - 2  # number of bytes between the route byte and the CRC
     crc = frame[-1] ^ _TABLES[bytes_after % PERIOD][frame[ETHERNET_HEADER]]
     return frame[:ETHERNET_HEADER] + frame[ETHERNET_HEADER + 1 : -1] + bytes((crc,))
 

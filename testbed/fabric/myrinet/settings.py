@@ -13,9 +13,9 @@ LINK_RATE: Final = 1_280_000_000
 class Settings:
     """Hardware parameters, times in nanoseconds. All but the rate are our choice, since there is no public source.
 
-    rate: default of a link, in bit/s. ports: ports of a switch. hop: latency of a frame's first byte through a free switch.
-    slack: bytes of a blocked frame that a switch's input buffers, without those on the cable when it sends STOP. timeout:
-    how long a frame's head waits for an output before the switch drops the frame.
+    rate: default of a link, in bit/s. hop: latency of a frame's first byte through a free switch. slack: bytes of a blocked
+    frame that a switch's input buffers, without those that are on the cable when the input sends STOP. timeout: time for
+    which a frame's head may wait at a switch; then the frame is truncated or discarded. ports: number of ports of a switch.
     """
 
     rate: int = LINK_RATE

@@ -1,6 +1,6 @@
-"""Myrinet switch: a frame's output, and arbitration between requesters of an output.
+"""Myrinet switch: choice of a frame's output, and arbitration between the requesters of an output.
 
-A switch has no addresses and no topology: it only uses the first byte of the route.
+A switch knows no addresses and no topology: it uses only the first byte of the route.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from testbed.fabric.myrinet.route import delta
 from testbed.fates.header_fields import ETHERNET_HEADER, ROUTE_BYTE
 
 _MIN_FRAME: Final = ETHERNET_HEADER + 2
-"""Bytes of a frame with one route byte and a CRC."""
+"""Minimum bytes of a frame: Ethernet header, one route byte and the CRC-8."""
 
 USED_UP: Final = "route_used_up"
 NO_PORT: Final = "no_port"
@@ -44,16 +44,17 @@ class Switch:
         """Number of dropped or truncated frames, by cause."""
 
     def output(self, port: int, frame: bytes) -> Channel | str:
-        """Return the output of a frame from an input port, or the cause of its drop."""
+        """Return the output of a frame, or the cause of its drop. port: the frame's input port."""
         byte = frame[ETHERNET_HEADER] if len(frame) >= _MIN_FRAME else 0
         if not byte & ROUTE_BYTE:
             return USED_UP
-        out = port + delta(byte)
-        if not 1 <= out <= self.ports:
+        output_port = port + delta(byte)
+        if not 1 <= output_port <= self.ports:
             return NO_PORT
-        return self.outputs.get(out, NO_CABLE)
+        return self.outputs.get(output_port, NO_CABLE)
 
 
 def next_requester(requests: Mapping[int, object], last: int) -> int:
-    """Choose the next requester of an output, round robin. last: the previous requester."""
+    """Choose the next requester of an output, round robin. requests: requests by requester. last: the previous
+    requester."""
     return min(requests, key=lambda input_: (input_ <= last, input_))

@@ -2,17 +2,17 @@
 
 Bytes pass a channel at its rate, and a switch some time after their arrival. They are never more than a window ahead of the
 next switch: the slack of its input, and the bytes on the cable and in the switch. A real input sends STOP above one fill
-level and GO below another. With a buffer for the bytes that arrive in between, the number of buffered bytes and their
-times are those of a window that opens byte by byte.
+level and GO below another. If its buffer has room for the bytes that arrive in between, the number of buffered bytes and
+their times are those of a window that opens byte by byte.
 
-Let T(i, q) be the time at which the byte with q bytes after it has passed the start of channel i. Then
+Let T(i, q) be the time at which the byte that has q bytes after it has passed the start of channel i. Then
 
     T(i, q) >= start(i) + the time of all bytes up to it      the channel's rate
     T(i, q) >= T(i - 1, q) + delay(i - 1) + hop               arrival from the previous channel
     T(i, q) >= T(i + 1, q + window(i)) + delay(i)             space in the next input
 
-The minimum T are sums along the path from one decisive start. Only those of the last byte, which frees a channel, are
-needed. They are determined as soon as the bytes that have not passed by then fit into the windows ahead.
+The smallest T that satisfy these are sums along the path from one decisive start. Only those of the last byte, which frees a
+channel, are needed. They are determined as soon as the bytes that have not passed by then fit into the windows ahead.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def bytes_in(nanoseconds: int, rate: int) -> int:
 class Hop:
     """The passage of a frame over one channel, with the channel's parameters at its start.
 
-    channel: None if the frame is discarded. size: bytes on the wire. duration: nanoseconds that they take. start: when the
-    first byte passes. delay: delay of the cable. window: see the module; 0 for a receiver that accepts everything, such as a
-    NIC. freed: when the last byte has passed, so that the channel is free. left_at: when it has passed the next channel, so
-    that the input before that is free.
+    channel: None if the frame is discarded. size: bytes on the wire. duration: nanoseconds that they take. start: time at
+    which the first byte passes. rate: bit/s. delay: delay of the cable. window: see the module's docstring; 0 for a receiver
+    that accepts everything, such as a NIC. freed: time at which the last byte has passed, so that the channel is free.
+    left_at: time at which the last byte has passed the start of the next channel, so that the input before that is free.
     """
 
     __slots__ = ("channel", "delay", "duration", "frame", "freed", "left_at", "rate", "size", "start", "window", "worm")
@@ -87,7 +87,7 @@ class Worm:
     """A frame in the network.
 
     hops: the started hops, from the NIC on, until all their ends are settled. settled: number of settled ends. room:
-    bytes in the windows of the unsettled hops. rate: rate of all channels so far, or UNKNOWN if they differ.
+    bytes in the windows of the unsettled hops. rate: common rate of all channels so far, or UNKNOWN if their rates differ.
     requested_output: the output that the head waits for. waiting_since: start of waiting, for that output or behind a
     blocked frame; UNKNOWN: not waiting.
     """
@@ -111,11 +111,11 @@ class Worm:
 
 
 def ends_of(worm: Worm, fall_through: int) -> list[int] | None:
-    """Compute when the last byte passes each of the unsettled hops; None if `end_of` must compute them one by one.
-    fall_through: nanoseconds that a switch takes.
+    """Compute the times at which the last byte passes each of the unsettled hops, or return None if `end_of` must compute
+    them one by one. fall_through: nanoseconds that a switch takes.
 
-    Possible for a frame that has reached its destination, on channels of one rate, and is longer than all windows together:
-    each hop's end then depends only on the next hop's end.
+    This is possible for a frame that has reached its destination on channels of one rate, and is longer than all windows
+    together: each hop's end then depends only on the next hop's end.
     """
     hops, first = worm.hops, worm.settled
     last = hops[-1]
@@ -138,8 +138,8 @@ def ends_of(worm: Worm, fall_through: int) -> list[int] | None:
 
 
 def end_of(worm: Worm, fall_through: int) -> int:
-    """Compute when the last byte passes the first unsettled hop, or UNKNOWN. fall_through: nanoseconds that a switch
-    takes."""
+    """Compute the time at which the last byte passes the first unsettled hop, or UNKNOWN. fall_through: nanoseconds that a
+    switch takes."""
     hops, first = worm.hops, worm.settled
     hop = hops[first]
     end = hop.start + hop.duration
@@ -165,9 +165,9 @@ def end_of(worm: Worm, fall_through: int) -> int:
 
 
 def _space_time(hop: Hop, size: int, frames: deque[Hop]) -> int:
-    """Return when the input has space for `size` bytes of the last of its frames, in addition to the earlier frames, or
-    UNKNOWN. A frame whose end is settled is assumed to leave without a stop: its space may become free earlier, not
-    later."""
+    """Return the time at which the input at a hop's end has space for `size` bytes of the last of its frames, in
+    addition to the earlier frames, or UNKNOWN. A frame whose end is settled is assumed to leave without a stop: its
+    space may become free earlier, not later."""
     excess = size - hop.window
     if excess > 0:
         return UNKNOWN

@@ -163,7 +163,7 @@ def test_a_switchs_full_output_buffer_drops_cells_and_counts_them() -> None:
     assert arrived + lost_cells == senders * cells
     assert lost_cells == star.down[senders].entrance.counters.queue == len(star.dropped)
     assert arrived == cells + buffer, "one in each cell time, and those in the buffer when the last ones arrive"
-    assert {reason for *_, reason in star.dropped} == {"the output's buffer is full"}
+    assert {reason for *_, reason in star.dropped} == {"the output buffer is full"}
 
 
 def test_queue_frames_of_a_link_replaces_both_buffers() -> None:
