@@ -83,7 +83,7 @@ def check(
         results = _probe(state, name, directions, clocks, seconds)
         for direction, result in zip(directions, results, strict=True):
             findings += _judge_direction(direction, result, table)
-        findings += underlay_findings(measured_underlays(holding_workers, state.parts, carry=False))
+        findings += underlay_findings(measured_underlays(holding_workers, state.parts, must_answer=False))
         findings += clock_findings(clocks)
     notes = [
         f"machine {machine}: {note}"

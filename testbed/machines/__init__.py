@@ -1,1 +1,1 @@
-"""Clusters on several machines: workers there, placement of nodes, links between machines."""
+"""Clusters on several machines: workers on the machines, placement of nodes, and links between machines."""

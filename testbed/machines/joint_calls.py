@@ -1,4 +1,4 @@
-"""Calls that several machines carry out together: each waits at its barriers until all machines have reached them."""
+"""Calls that several machines carry out together. Each machine waits at a barrier until all have reached it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ Replies = dict[str, Mapping[str, Any]]
 
 
 def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tuple[Replies, dict[str, Loss]]:
-    """Run a joint call on several machines in lockstep; return the replies and the lost machines. If the call fails on
+    """Run a joint call on several machines in lockstep; return the replies and the losses, by machine. If the call fails on
     a machine or a machine is lost, the call is stopped on the others. numbers: number of the call on each machine.
-    patience: seconds for each stage. Raises the error that the call raised on a machine."""
+    patience: maximum seconds for each stage. Raises the error that the call raised on a machine."""
     barrier = Barrier(len(numbers))
     running_calls = {*numbers}
 
@@ -47,7 +47,7 @@ def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tu
                 reached, reply = worker.joint(number, patience)
                 if not reached:
                     break
-                with suppress(BrokenBarrierError):  # the call was stopped; its reply says so
+                with suppress(BrokenBarrierError):  # the call was stopped, which its reply reports
                     barrier.wait()
                     worker.answer_joint(number, PROCEED)
         except WorkerLostError as error:

@@ -14,7 +14,8 @@ from testbed.spec.units import format_size
 
 @dataclass(frozen=True, slots=True)
 class MachineFinding:
-    """Finding on a machine. problem: reason why it cannot be used, or empty. report: None if the machine sent none."""
+    """Result of the check of a machine. problem: reason why it cannot be used, or empty. report: None if the machine sent
+    none."""
 
     machine: Machine
     problem: str
@@ -22,7 +23,7 @@ class MachineFinding:
 
 
 def check(machines: Sequence[Machine]) -> list[MachineFinding]:
-    """Check machines concurrently; a machine that fails gets a finding with the error."""
+    """Check machines concurrently. The finding on a machine that cannot be reached contains the error."""
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
     try:
@@ -43,7 +44,8 @@ def _finding(machine: Machine, answer: object) -> MachineFinding:
 
 
 def contradictions(machine: Machine, report: MachineReport) -> Iterator[str]:
-    """Yield a sentence for each resource of the file, and each requirement of any cluster, that a machine lacks."""
+    """Yield a sentence for each resource that the machines file states and the machine lacks, and for network namespaces if
+    it cannot make them."""
     if (lacking := report.missing("network namespaces")) is not None:
         yield f"it cannot make network namespaces: {lacking.detail}"
     if machine.cores is not None and machine.cores > report.cores:

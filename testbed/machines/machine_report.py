@@ -1,4 +1,4 @@
-"""Report of a machine: its kernel's capabilities and this installation's, its processors, memory and underlay."""
+"""Report of a machine: capabilities of its kernel and of this installation, its processors, memory and underlay."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DISTRIBUTION = "netns-testbed"
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """The facts of a machine. memory: bytes. underlay_mtu: MTU of the interface with its underlay address; 0 without
-    one. capabilities: as `capabilities` lists them."""
+    """Report of a machine. version: version of testbed. cores: number of usable processors. memory: bytes. underlay_mtu: MTU
+    of the interface with its underlay address; 0 without one. capabilities: see `report`."""
 
     host_name: str
     version: str
@@ -38,7 +38,7 @@ class MachineReport:
         return cls(**{**data, "capabilities": tuple(Capability(**capability) for capability in data["capabilities"])})
 
     def missing(self, name: str) -> Capability | None:
-        """Return the capability of that name if the machine does not have it."""
+        """Return the capability with this name if it was probed and the machine lacks it, else None."""
         return next(
             (capability for capability in self.capabilities if capability.name == name and not capability.available),
             None,
@@ -46,8 +46,8 @@ class MachineReport:
 
 
 def report(underlay: str = "", *, complete: bool = True) -> MachineReport:
-    """Examine this machine. underlay: its address in the network between machines, or empty. complete: probe all
-    capabilities; otherwise only those that links to other machines need, which takes a seventh of the time."""
+    """Examine this machine. underlay: its address in the network between machines, or empty. complete: whether to probe all
+    capabilities, or only those that links to other machines need, which takes a seventh of the time."""
     return MachineReport(
         host_name=platform.node(),
         version=metadata.version(DISTRIBUTION),
@@ -61,12 +61,12 @@ def report(underlay: str = "", *, complete: bool = True) -> MachineReport:
 
 
 def underlay_mtu(address: str) -> int:
-    """Return the MTU of the interface that has an address (without a prefix length). TestbedError if none has it."""
+    """Return the MTU of the interface that has an address (without a prefix length). Raises TestbedError if none has it."""
     route = RouteSocket()
     try:
         addresses = rtnl_dump.addresses(route)
         index = next(
-            (index for index, texts in addresses.items() if address in {t.partition("/")[0] for t in texts}), 0
+            (index for index, texts in addresses.items() if address in {text.partition("/")[0] for text in texts}), 0
         )
         if not index:
             raise TestbedError(f"no interface has the underlay address {address}")
@@ -77,11 +77,11 @@ def underlay_mtu(address: str) -> int:
 
 def capabilities() -> list[Capability]:
     """Probe this machine's features in a scratch namespace, and examine this installation."""
-    from testbed.packages import problems  # imports protocols, which the report for bring-up does not need
+    from testbed import packages  # imports protocols, which the report for bring-up does not need
 
-    problem_list = problems()
+    problems = packages.problems()
     protocols = Capability(
-        "protocols", not problem_list, "; ".join(problem_list) or "no two packages clash", "runs, fates and rules", ""
+        "protocols", not problems, "; ".join(problems) or "no two packages clash", "runs, fates and rules", ""
     )
     compiled = Capability(
         "compiled",

@@ -1,11 +1,11 @@
 """Placement of nodes and switches on machines with a small cut: the total rate of the links between machines.
 
-Indivisible groups stay on one machine: switches that exist only in a relay, with all their neighbours, and the ends of a
-link that is declared direct, unless pins or exclusions divide them. The parts grow one machine after the other, each by the
-group with the strongest links to it (greedy graph growing: Karypis, Kumar, "A fast and high quality multilevel scheme for
-partitioning irregular graphs", SIAM J. Sci. Comput. 20, 1998), and are then refined by moves and exchanges that reduce the
-cut. The same is done from a partition of clusters, each a group with its strongest neighbours (the paper's coarsening, in
-one step), and, if METIS is installed, from METIS's partition. The partition with the smallest cut is used.
+Some groups are indivisible and stay on one machine: switches that exist only in a relay, with all their neighbours, and the
+ends of a link that is declared direct, unless pins or exclusions divide them. The parts grow one machine after the other,
+each by the group with the strongest links to it (greedy graph growing: Karypis, Kumar, "A fast and high quality multilevel
+scheme for partitioning irregular graphs", SIAM J. Sci. Comput. 20, 1998), and are then refined by moves and exchanges that
+reduce the cut. Further partitions start from clusters of groups with strong links between them (the paper's coarsening, in
+one step), and from METIS's partition, if METIS is installed. The partition with the smallest cut is used.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SLACK: Final = 1.05
 
 _METIS_SCALE: Final = 1000  # METIS needs integer weights
 
-_PORT: Final = 0.05
-"""Load of a switch port in average nodes: an estimate, so that large fabrics are spread like nodes."""
+_PORT_LOAD: Final = 0.05
+"""Load of a switch port, relative to that of an average node: an estimate, so that large fabrics are spread like nodes."""
 
 _CLUSTER_SHARES: Final = (1, 1 / 2, 1 / 4, 1 / 8)
-"""Maximum loads of clusters that are tried, relative to a machine's share: large ones are cut least, small ones fill
-machines evenly."""
+"""Maximum loads of clusters to try, relative to a machine's share. Large clusters divide few links between machines, small
+ones fill machines evenly."""
 
 _PASSES: Final = 8  # refinement passes; most layouts need two
 
@@ -49,8 +49,8 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """The user's constraints. pins: node or switch -> machine. exclusions: node or switch -> machines that must not
-    hold it."""
+    """The user's constraints on a placement. pins: node or switch -> machine. exclusions: node or switch -> machines on
+    which it must not be placed."""
 
     pins: Mapping[str, str] = field(default_factory=dict)
     exclusions: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -58,21 +58,22 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Placement of a cluster. machine_of: node or switch -> machine. cut: the links between machines. rate: total rate
-    of these links in both directions, bit/s; a link without a rate counts as `UNLIMITED`."""
+    """Placement of a cluster. machine_of: node or switch -> machine. cut: names of the links between machines. rate: total
+    rate of these links in both directions, bit/s, see `link_weights`."""
 
     machine_of: Mapping[str, str]
     cut: tuple[str, ...]
     rate: int
 
     def on(self, machine: str) -> frozenset[str]:
-        return frozenset(name for name, place in self.machine_of.items() if place == machine)
+        """Return the nodes and switches on a machine."""
+        return frozenset(name for name, owner in self.machine_of.items() if owner == machine)
 
 
 @dataclass(slots=True)
 class _Group:
-    """Nodes and switches that stay together. load: share of all cores. declared, memory: cores and bytes that its nodes
-    request. allowed: machines that may hold it. ties: other group -> total rate of the links to it, bit/s."""
+    """Nodes and switches that stay together. load: load in cores, see `_shares`. declared, memory: cores and bytes that its
+    nodes request. allowed: machines on which it may be placed. ties: other group -> total rate of the links to it, bit/s."""
 
     members: list[str]
     load: float = 0.0
@@ -95,8 +96,9 @@ def place(layout: Layout, capacities: Mapping[str, Capacity], constraints: Const
             groups[b].ties[a] += weights[link.name]
     partitions: list[_Partition] = []
     refusals: list[UnsupportedError] = []
-    of_clusters = [_of_clusters(groups, capacities, share) for share in _CLUSTER_SHARES]
-    for suggestion in [{}, *filter(None, [*of_clusters, _metis(groups, capacities)])]:
+    suggestions = [_cluster_partition(groups, capacities, share) for share in _CLUSTER_SHARES]
+    suggestions.append(_metis_partition(groups, capacities))
+    for suggestion in [{}, *filter(None, suggestions)]:
         try:
             partitions.append(_partition(groups, capacities, suggestion))
         except UnsupportedError as error:
@@ -110,7 +112,7 @@ def place(layout: Layout, capacities: Mapping[str, Capacity], constraints: Const
 def _partition(
     groups: Sequence[_Group], capacities: Mapping[str, Capacity], suggestion: Mapping[int, str]
 ) -> _Partition:
-    """Place every group. suggestion: as in `_Partition.grow`. Raises UnsupportedError if the groups do not fit."""
+    """Place every group. suggestion: see `_Partition.grow`. Raises UnsupportedError if the groups do not fit."""
     partition = _Partition(groups, capacities)
     partition.grow(suggestion)
     partition.refine()
@@ -118,20 +120,22 @@ def _partition(
 
 
 def placement_of(layout: Layout, machine_of: Mapping[str, str]) -> Placement:
-    """Make a placement with its cut."""
+    """Make a placement, and determine its cut. machine_of: node or switch -> machine."""
     weights = link_weights(layout)
     cut = tuple(link.name for link in layout.links if machine_of[link.a.owner] != machine_of[link.b.owner])
     return Placement(dict(machine_of), cut, sum(weights[name] for name in cut))
 
 
 def link_weights(layout: Layout) -> dict[str, int]:
-    """Return the cost of cutting each link: the sum of the rates of its directions, bit/s."""
+    """Return the cost of cutting each link: the sum of the rates of its directions, bit/s. A direction without a rate counts
+    as `UNLIMITED`, or as the highest rate of the cluster if that is higher."""
     rates = [side.rate for link in layout.links for side in (link.forward, link.backward)]
     unlimited = max([UNLIMITED, *rates])
     return {link.name: (link.forward.rate or unlimited) + (link.backward.rate or unlimited) for link in layout.links}
 
 
 def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Constraints) -> list[_Group]:
+    """Return the indivisible groups, without ties. Raises UnsupportedError if no machine is allowed for one."""
     leader = {
         name: name for name in [*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)]
     }
@@ -165,46 +169,45 @@ def _groups(layout: Layout, capacities: Mapping[str, Capacity], constraints: Con
                 group.declared += nodes[member].cpu_share
                 group.memory += nodes[member].memory
         if not group.allowed:
-            others_text = (
-                f" and what is inseparable from it ({', '.join(group.members[1:4])})" if group.members[1:] else ""
-            )
-            raise UnsupportedError(f"{group.members[0]}{others_text}: the pins and exclusions leave no machine for it")
+            first, *others = group.members
+            inseparable = f", inseparable from {', '.join(others[:3])}" if others else ""
+            raise UnsupportedError(f"{first}{inseparable}: the pins and exclusions leave no machine for it")
     return list(groups.values())
 
 
 def _shares(layout: Layout, capacities: Mapping[str, Capacity]) -> dict[str, float]:
-    """Return the load of each node and switch in cores. Nodes without a CPU share divide the remaining cores equally. A
-    switch counts as a fraction of an average node for each port, since forwarding also takes processor time."""
+    """Return the load of each node and switch in cores. The remaining cores are divided equally among nodes without a CPU
+    share. Each port of a switch counts as a fraction of an average node, since forwarding also takes processor time."""
     declared = {node.name: node.cpu_share for node in layout.nodes}
     total = sum(capacity.cores for capacity in capacities.values())
     if sum(declared.values()) > total:
         raise UnsupportedError(
-            f"{layout.name} asks for {sum(declared.values()):g} cores, and the machines have {total:g} together"
+            f"{layout.name} requests {sum(declared.values()):g} cores, and the machines have {total:g} in total"
         )
     undeclared = sum(not share for share in declared.values())
     default_share = (total - sum(declared.values())) / undeclared if undeclared else 0.0
     loads = {name: share or default_share for name, share in declared.items()}
     average = sum(loads.values()) / len(loads) if loads else 0.0
-    return loads | {switch.name: len(switch.ports) * _PORT * average for switch in layout.switches}
+    return loads | {switch.name: len(switch.ports) * _PORT_LOAD * average for switch in layout.switches}
 
 
-def _of_clusters(groups: Sequence[_Group], capacities: Mapping[str, Capacity], share: float) -> dict[int, str]:
-    """Return a partition that divides few clusters of groups; empty if the clusters do not fit, or are the groups. share:
-    maximum load of a cluster, relative to the share of the machine with the fewest cores."""
+def _cluster_partition(groups: Sequence[_Group], capacities: Mapping[str, Capacity], share: float) -> dict[int, str]:
+    """Return a partition in which clusters of groups are not divided; empty if the clusters do not fit, or each is a single
+    group. share: maximum load of a cluster, relative to the share of the machine with the fewest cores."""
     cluster_of = _cluster_numbers(groups, capacities, share)
     clusters = {number: _Group([]) for number in cluster_of}
     if len(clusters) == len(groups):
         return {}
     numbers = {cluster: number for number, cluster in enumerate(clusters)}
-    for group, of in zip(groups, cluster_of, strict=True):
-        cluster = clusters[of]
+    for group, own in zip(groups, cluster_of, strict=True):
+        cluster = clusters[own]
         cluster.allowed = cluster.allowed & group.allowed if cluster.members else group.allowed
         cluster.members += group.members
         cluster.load += group.load
         cluster.declared += group.declared
         cluster.memory += group.memory
         for neighbour, weight in group.ties.items():
-            if (other := cluster_of[neighbour]) != of:
+            if (other := cluster_of[neighbour]) != own:
                 cluster.ties[numbers[other]] += weight
     try:
         partition = _partition([*clusters.values()], capacities, {})
@@ -214,8 +217,9 @@ def _of_clusters(groups: Sequence[_Group], capacities: Mapping[str, Capacity], s
 
 
 def _cluster_numbers(groups: Sequence[_Group], capacities: Mapping[str, Capacity], share: float) -> list[int]:
-    """Return the cluster of each group, by the number of one of its groups. The groups with the fewest neighbours come
-    first: each joins its cluster with the one that it has the strongest links to. share: as of `_of_clusters`."""
+    """Return the cluster of each group; a cluster's number is that of one of its groups. The groups with the fewest
+    neighbours come first: each joins its cluster with the one to which it has the strongest links. share: see
+    `_cluster_partition`."""
     leader = list(range(len(groups)))
     load = [group.load for group in groups]
     memory = [group.memory for group in groups]
@@ -254,9 +258,9 @@ def has_metis() -> bool:
     return find_spec("pymetis") is not None
 
 
-def _metis(groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> dict[int, str]:
+def _metis_partition(groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> dict[int, str]:
     """Return a partition by METIS, which considers loads and links, but neither memory nor pins; empty if METIS is not
-    installed."""
+    installed, or there are few groups."""
     if not has_metis() or len(groups) < 2 * len(capacities):
         return {}
     import pymetis
@@ -285,11 +289,11 @@ def _metis(groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> dict
 class _Partition:
     """A partition under construction.
 
-    machine_of: group -> machine. used, declared, memory: load, declared cores and bytes of each machine's groups.
-    attraction: group -> weight of its links to each machine that has neighbours of it. borders: (machine, neighbouring
-    machine) -> groups of the first with links to the second, those first that a move to it would gain most. loose: group ->
-    weight of its links to groups that are not placed yet. far: heap of these weights and groups, with outdated entries.
-    target: machine -> its share of the load.
+    machine_of: group -> machine. _used, _declared, _memory: load, declared cores and bytes of each machine's groups.
+    _attraction: group -> machine with neighbours of the group -> weight of the links to them. _borders: (machine,
+    neighbouring machine) -> groups on the first with links to the second, each after the negative gain of a move there, in
+    this order. _loose: group -> weight of its links to groups that are not placed yet. _far: heap of these weights and
+    groups, including outdated entries. _target: machine -> its share of the load.
     """
 
     def __init__(self, groups: Sequence[_Group], capacities: Mapping[str, Capacity]) -> None:
@@ -309,7 +313,8 @@ class _Partition:
         self._target = {name: load * capacity.cores / cores for name, capacity in capacities.items()}
 
     def grow(self, suggestion: Mapping[int, str]) -> None:
-        """Place every group. suggestion: group -> machine, followed as far as the machines have room."""
+        """Place every group. suggestion: group -> machine, followed as far as the machines have room. Raises
+        UnsupportedError if the groups do not fit."""
         for number, group in enumerate(self._groups):
             if len(group.allowed) == 1:
                 (machine,) = group.allowed
@@ -321,17 +326,19 @@ class _Partition:
             pinned: dict[str, list[int]] = defaultdict(list)
             for number, machine in self.machine_of.items():
                 pinned[machine].append(number)
-            self._far = [(self._loose[number], number) for number in self._left()]
+            self._far = [(self._loose[number], number) for number in self._unplaced()]
             heapify(self._far)
             for machine in list(self._capacities)[:-1]:
                 self._fill(machine, pinned[machine])
-        left = self._left()
-        for number in sorted(left, key=lambda number: (-self._groups[number].declared, -self._groups[number].memory)):
-            self._put_checked(number, self._best(number))
+        unplaced = self._unplaced()
+        unplaced.sort(key=lambda number: (-self._groups[number].declared, -self._groups[number].memory))
+        for number in unplaced:
+            self._put_checked(number, self._best_machine(number))
 
     def _fill(self, machine: str, pinned: Sequence[int]) -> None:
-        """Grow a part until it has its share of the load. The next group is the one with the strongest links to the
-        part and the weakest links to groups that are not placed yet. pinned: the groups that the machine has."""
+        """Grow a machine's part until it has its share of the load. The next group is the one with the strongest links
+        to the part and the weakest links to groups that are not placed yet. pinned: groups that are already on the
+        machine."""
         ties: dict[int, int] = defaultdict(int)
         near: list[tuple[int, int]] = []  # groups with links to the part
         too_large: list[tuple[int, int]] = []
@@ -357,11 +364,12 @@ class _Partition:
         for entry in too_large:
             heappush(self._far, entry)
 
-    def _left(self) -> list[int]:
+    def _unplaced(self) -> list[int]:
         return [number for number in range(len(self._groups)) if number not in self.machine_of]
 
     def _has_room(self, number: int, machine: str, max_load: float) -> bool:
-        """Whether a machine has room for a group, and its load would not exceed `max_load`."""
+        """Whether a machine is allowed for a group and has room for it, and its load would not exceed `max_load`, unless the
+        group's own load does."""
         group, capacity = self._groups[number], self._capacities[machine]
         return (
             machine in group.allowed
@@ -370,9 +378,9 @@ class _Partition:
             and self._memory[machine] + group.memory <= capacity.memory
         )
 
-    def _best(self, number: int) -> str:
-        """Return the machine with room that has the strongest links to a group; among equals, the one furthest below
-        its share of the load."""
+    def _best_machine(self, number: int) -> str:
+        """Return the machine with room that has the strongest links to a group; among equals, the machine that is furthest
+        below its share of the load. If none has room, return an allowed machine."""
         fitting = [name for name in self._capacities if self._has_room(number, name, float("inf"))]
         balanced = [name for name in fitting if self._has_room(number, name, self._target[name] * _SLACK)]
         attraction = self._attraction[number]
@@ -385,9 +393,9 @@ class _Partition:
         if not self._has_room(number, machine, float("inf")):
             group, capacity = self._groups[number], self._capacities[machine]
             raise UnsupportedError(
-                f"{group.members[0]} fits on no machine that may have it: machine {machine} would give "
-                f"{self._declared[machine] + group.declared:g} of {capacity.cores:g} cores and "
-                f"{format_size(self._memory[machine] + group.memory)} of {format_size(capacity.memory)}"
+                f"{group.members[0]} fits on no machine that is allowed for it: machine {machine} would use "
+                f"{self._declared[machine] + group.declared:g} of its {capacity.cores:g} cores and "
+                f"{format_size(self._memory[machine] + group.memory)} of its {format_size(capacity.memory)}"
             )
         self._put(number, machine)
 
@@ -417,7 +425,7 @@ class _Partition:
         self._memory[machine] += sign * group.memory
 
     def cut(self) -> int:
-        """Return the weight of the links between machines, in both directions of counting: twice."""
+        """Return twice the weight of the links between machines: each is counted from both ends."""
         return sum(
             weight
             for number, machine in self.machine_of.items()
@@ -433,7 +441,7 @@ class _Partition:
                 return
 
     def _gain(self, number: int, target: str) -> int:
-        """Return by how much a move to a machine reduces the cut."""
+        """Return by how much a group's move to machine `target` reduces the cut."""
         attraction = self._attraction[number]
         return attraction.get(target, 0) - attraction.get(self.machine_of[number], 0)
 
@@ -447,7 +455,8 @@ class _Partition:
             border.sort()
 
     def _improve(self, number: int) -> bool:
-        """Move a group to a machine with stronger links to it, if necessary in exchange for another group."""
+        """Move a group to a machine with stronger links to it, if necessary in exchange for another group; return whether it
+        was moved."""
         current, attraction = self.machine_of[number], self._attraction[number]
         if attraction.keys() <= {current}:
             return False
@@ -463,10 +472,11 @@ class _Partition:
         return False
 
     def _partners(self, number: int, target: str, gain: int) -> Iterator[int]:
-        """Yield the groups on machine `target` for which a group can be exchanged with a smaller cut."""
+        """Yield the groups on machine `target` whose exchange for a group reduces the cut. gain: gain of the group's move to
+        `target`."""
         current, ties = self.machine_of[number], self._groups[number].ties
         for negative_gain, partner in self._borders[target, current]:
-            if gain <= negative_gain:  # at the beginning of the pass; the next pass has what has changed since
+            if gain <= negative_gain:  # as of the start of the pass; the next pass takes later changes into account
                 return
             if self.machine_of[partner] == target and gain + self._gain(partner, current) > 2 * ties.get(partner, 0):
                 yield partner

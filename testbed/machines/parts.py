@@ -1,7 +1,7 @@
-"""The parts of a cluster on several machines: one layout for each, with a tunnel for every link to another machine.
+"""The parts of a cluster on several machines: one layout for each machine, with a tunnel for every link to another machine.
 
-Each direction of a link between machines is impaired by the relay of the machine where its frames arrive. The
-underlay's delay is subtracted from the link's.
+Each direction of a link between machines is impaired by the relay of the machine where its frames arrive. The underlay's
+delay is subtracted from the delay of the link.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from testbed.spec.layout import DirectionName, Impairment, Layout, Link, Node, P
 from testbed.spec.units import format_duration
 
 ENCAPSULATION: Final = {4: 50, 6: 70}
-"""Bytes that VXLAN adds to a frame's payload, by IP version: IP, UDP and VXLAN headers, and the frame's own Ethernet header
-(RFC 7348, section 5)."""
+"""Bytes that VXLAN adds to a frame's payload, by IP version: IP, UDP and VXLAN headers, and the Ethernet header of the
+encapsulated frame (RFC 7348, section 5)."""
 
 _VNIS: Final = 2**24
 
-Pair = tuple[str, str]  # machines
+Pair = tuple[str, str]
+"""Two machines."""
 
 
 @dataclass(slots=True)
@@ -36,8 +37,8 @@ class _Share:
 
 
 class Underlays:
-    """The network between the machines. addresses, mtus: by machine. one_way: measured delay in ns, by pair of machines in
-    either order."""
+    """The networks between the machines. addresses, mtus: underlay addresses and MTUs by machine. one_way: measured one-way
+    delays in nanoseconds, by pair of machines in either order."""
 
     def __init__(self, addresses: Mapping[str, str], mtus: Mapping[str, int], one_way: Mapping[Pair, int]) -> None:
         self.addresses = addresses
@@ -57,7 +58,7 @@ def _ends_of(links: Iterable[Link], placement: Placement) -> Iterator[tuple[Link
 
 
 def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays) -> dict[str, Layout]:
-    """Return the part of each machine that has nodes or switches. name: the cluster's.
+    """Return the part of each machine that has nodes or switches. name: name of the cluster.
 
     Raises UnsupportedError for an underlay whose MTU is too small, and for links between machines whose delay is
     shorter than the underlay's, or whose datapath is not the relay.
@@ -66,7 +67,7 @@ def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays)
     reasons = [*_small_mtus(mtu, placement, underlays), *_refusals(layout, placement, underlays)]
     if reasons:
         raise UnsupportedError(
-            "\n".join([f"{name} cannot be spread over these machines:", *(f"  {r}" for r in reasons)])
+            "\n".join([f"{name} cannot be spread over these machines:", *(f"  {reason}" for reason in reasons)])
         )
     vnis = vxlan_ids(name, placement.cut)
     shares = {machine: _Share() for machine in placement.machine_of.values()}
@@ -78,11 +79,12 @@ def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays)
         if a == b:
             shares[a].links.append(link)
             continue
-        for machine, other, far in ((a, b, link.b), (b, a, link.a)):
-            addresses = underlays.addresses[machine], underlays.addresses[other]
-            tunnel = Tunnel(far, vnis[link.name], *addresses, underlays.one_way[a, b], other)
+        for machine, peer, remote_end in ((a, b, link.b), (b, a, link.a)):
+            addresses = underlays.addresses[machine], underlays.addresses[peer]
+            tunnel = Tunnel(remote_end, vnis[link.name], *addresses, underlays.one_way[a, b], peer)
             shares[machine].tunnels.append(tunnel)
-            shares[machine].links.append(_as_seen_at_receiver(link, "backward" if far is link.b else "forward"))
+            incoming: DirectionName = "backward" if remote_end is link.b else "forward"
+            shares[machine].links.append(_receiver_link(link, incoming))
     everywhere = tuple(replace(node, files={}, environment={}) for node in layout.nodes)  # one object for all machines
     return {
         machine: replace(
@@ -104,13 +106,13 @@ def _small_mtus(mtu: int, placement: Placement, underlays: Underlays) -> Iterato
         if underlays.mtus[machine] < mtu + added:
             yield (
                 f"machine {machine}: its underlay has the MTU {underlays.mtus[machine]:,}, and frames of {mtu:,} bytes with "
-                f"VXLAN's {added} need {mtu + added:,}: raise it, or lower the nodes' to "
+                f"VXLAN's {added} need {mtu + added:,}: raise it, or lower the nodes' MTU to "
                 f"{underlays.mtus[machine] - added:,}"
             )
 
 
 def _refusals(layout: Layout, placement: Placement, underlays: Underlays) -> Iterator[str]:
-    """Yield a sentence for each reason why links cannot cross between machines, with the links that it concerns."""
+    """Yield a sentence for each reason why links cannot connect machines, with the links that it concerns."""
     links_of: dict[str, dict[str, None]] = {}
     for link, a, b in _ends_of(layout.links, placement):
         if a != b:
@@ -123,10 +125,10 @@ def _refusals(layout: Layout, placement: Placement, underlays: Underlays) -> Ite
 def _reasons(link: Link, a: str, b: str, underlays: Underlays) -> Iterator[str]:
     minimum = underlays.one_way[a, b]
     if link.datapath not in ("auto", "relay", "direct"):
-        yield f"the datapath {link.datapath!r} does not reach another machine"
+        yield f"the datapath {link.datapath!r} cannot connect machines: use auto, relay or direct"
     for side in (link.forward, link.backward):
         if side.jitter_file or side.rate_trace:
-            yield "a jitter or a rate that is in a file does not reach another machine"
+            yield "links between machines support neither jitter_file nor rate_trace"
         elif (side.delay or side.jitter) and side.delay < minimum:
             yield (
                 f"a delay of {format_duration(side.delay)} is less than the {format_duration(minimum)} that the network "
@@ -135,8 +137,8 @@ def _reasons(link: Link, a: str, b: str, underlays: Underlays) -> Iterator[str]:
 
 
 def vxlan_ids(name: str, links: tuple[str, ...]) -> dict[str, int]:
-    """Return the VXLAN id of each link, a hash of the names of cluster and link, so that both machines derive the same
-    id, also after changes of the cluster."""
+    """Return the VXLAN id of each link, a hash of the names of cluster and link. So both machines derive the same id, also
+    after changes of the cluster."""
     ids: dict[str, int] = {}
     used_ids = {0}
     for link in links:
@@ -148,9 +150,9 @@ def vxlan_ids(name: str, links: tuple[str, ...]) -> dict[str, int]:
     return ids
 
 
-def _as_seen_at_receiver(link: Link, incoming: DirectionName) -> Link:
-    """Return a link for the machine at which a direction arrives; the other machine impairs the other direction. A direct
-    link has no impairments."""
+def _receiver_link(link: Link, incoming: DirectionName) -> Link:
+    """Return a link as it is on the machine where direction `incoming` arrives, without the impairments of the other
+    direction, which the other machine applies. A direct link has no impairments."""
     if link.datapath == "direct":
         return link
     unimpaired = Impairment()
@@ -160,8 +162,8 @@ def _as_seen_at_receiver(link: Link, incoming: DirectionName) -> Link:
 
 
 def complete_layout(part_layouts: Iterable[Layout]) -> Layout:
-    """Reassemble a cluster from all of its parts, the inverse of `parts`. The datapath of links between machines is the
-    relay, except of direct ones."""
+    """Reassemble a cluster from all of its parts: the inverse of `parts`, except that the datapath of links between machines
+    is the relay, unless it is direct."""
     layouts = list(part_layouts)
     first = layouts[0].part
     assert first is not None, "each layout is a part"

@@ -28,15 +28,15 @@ def run_attached(
     worker: RemoteWorker, name: str, node: str, command: Sequence[str], environment: Mapping[str, str] = {}
 ) -> int:
     """Run a program in a node on a machine with this process's standard input and output; return its exit code,
-    negative for a signal. The program gets a terminal if both are terminals. name: name of the cluster. Raises as
-    `RemoteWorker.call`."""
+    negative for a signal. The program gets a terminal if both are terminals. name: name of the cluster. Raises the errors
+    of `RemoteWorker.call`."""
     is_terminal = os.isatty(0) and os.isatty(1)
     variables = {**environment, **({"TERM": os.environ.get("TERM", "dumb")} if is_terminal else {})}
     sys.stdout.flush()
-    size = _size() if is_terminal else None
+    size = _terminal_size() if is_terminal else None
     number = worker.begin(ATTACH, name=name, node=node, command=list(command), terminal=size, environment=variables)
     window = _Window()
-    with _raw(worker, number) if is_terminal else contextlib.nullcontext():
+    with _raw_terminal(worker, number) if is_terminal else contextlib.nullcontext():
         Thread(target=_send_input, args=(worker, number, window), daemon=True).start()
         while True:
             answer = worker.answer(number)
@@ -49,7 +49,7 @@ def run_attached(
 
 
 class _Window:
-    """Flow-control window of the input: bytes that may be sent before the program reads more."""
+    """Flow-control window of the input: number of bytes that may be sent before the program reads more."""
 
     def __init__(self) -> None:
         self._available = WINDOW
@@ -69,14 +69,15 @@ class _Window:
 
 def _send_input(worker: RemoteWorker, number: int, window: _Window) -> None:
     with contextlib.suppress(TestbedError):  # the connection has ended; the main thread reports it
-        data = b"-"
-        while data:
+        while True:
             try:
                 data = os.read(0, _CHUNK)
-            except OSError:  # nothing can be read
+            except OSError:  # the input cannot be read, which counts as its end
                 data = b""
             window.take(len(data))
             worker.answer_call(number, INPUT, data=b64encode(data).decode())
+            if not data:
+                return
 
 
 def _write(stream: int, data: bytes) -> None:
@@ -85,11 +86,11 @@ def _write(stream: int, data: bytes) -> None:
 
 
 @contextmanager
-def _raw(worker: RemoteWorker, number: int) -> Iterator[None]:
-    """Set this terminal to raw mode during the block, and forward changes of its size."""
+def _raw_terminal(worker: RemoteWorker, number: int) -> Iterator[None]:
+    """Set this process's terminal to raw mode during the block, and forward changes of its size."""
 
     def on_resize(*_: object) -> None:
-        worker.answer_call(number, INPUT, size=_size())
+        worker.answer_call(number, INPUT, size=_terminal_size())
 
     saved_attributes, saved_handler = termios.tcgetattr(0), signal.signal(signal.SIGWINCH, on_resize)
     tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps input that is already typed
@@ -100,6 +101,6 @@ def _raw(worker: RemoteWorker, number: int) -> Iterator[None]:
         signal.signal(signal.SIGWINCH, saved_handler)
 
 
-def _size() -> list[int]:
-    """Return the rows and columns of this terminal."""
+def _terminal_size() -> list[int]:
+    """Return the rows and columns of this process's terminal."""
     return list(struct.unpack("HHHH", fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8)))[:2])

@@ -1,8 +1,8 @@
 """Worker side of a program in a node whose streams or terminal are forwarded to the controller.
 
-The worker sends chunks of output as they arrive, and the controller sends chunks of input. Input is acknowledged when
-the program has read it, and at most `WINDOW` bytes are unacknowledged: a program that does not read neither blocks
-keepalives nor uses memory.
+The worker sends chunks of output as they arrive, and the controller sends chunks of input. The worker acknowledges
+input that it has passed to the program, and at most `WINDOW` bytes are unacknowledged. So a program that does not read
+its input neither blocks keepalives nor fills memory.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     import subprocess
 
 ATTACH: Final = "attach"
-"""Name of the worker's call."""
+"""Name of the worker's call that runs `attach`."""
 
 WINDOW: Final = 1 << 18
-"""Maximum bytes of input that are sent ahead of the program's reads."""
+"""Maximum bytes of unacknowledged input."""
 
 _CHUNK: Final = 1 << 15
 _STDOUT, _STDERR = 1, 2
@@ -48,8 +48,9 @@ def attach(
     terminal: Sequence[int] | None,
     environment: Mapping[str, str],
 ) -> object:
-    """Run a program in a node; return its exit code, negative for a signal. It is killed if the controller disconnects.
-    terminal: rows and columns of its terminal; None: three pipes instead. Raises as `node_programs.start`."""
+    """Run a program in a node; return its exit code, negative for a signal. The program is killed if the controller
+    disconnects. name: name of the cluster. terminal: rows and columns of the program's terminal; None: three pipes instead.
+    Raises the errors of `node_programs.start`."""
     store = Store()
     context = node_context(store, store.choose(name), node)
     with ExitStack() as stack:
@@ -93,8 +94,8 @@ def attach(
 
 
 class _Streams:
-    """Forwarding between a program and the controller. source: descriptor for its input. outputs: descriptor -> number
-    of the program's output stream (1 or 2)."""
+    """Forwarding between a program and the controller. source: descriptor to which the program's input is written. outputs:
+    descriptor of an output stream -> its number in the program (1 or 2)."""
 
     def __init__(
         self,
@@ -115,6 +116,7 @@ class _Streams:
         os.set_blocking(source, False)
 
     def forward(self) -> int:
+        """Forward until the program ends; return its exit code, negative for a signal."""
         pidfd = os.pidfd_open(self._program.pid)
         try:
             while not self._step(pidfd):
@@ -158,7 +160,7 @@ class _Streams:
             self._is_input_closed = True
 
     def _write(self) -> None:
-        """Write pending input, as much as the program accepts without blocking."""
+        """Write as much pending input as the program accepts without blocking."""
         if self._source is None:
             return
         try:

@@ -1,7 +1,7 @@
 """The controller's side of workers: start one on each machine, and make calls.
 
-Each worker has a single connection, on which it was started. The Python that the machines file names must have the
-controller's version of testbed.
+Each worker has a single connection, over which it was started. The Python that the machines file states for a machine must
+have the controller's version of testbed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if found == sys.argv[1]:
     from testbed.controller.runs.machine_part import main
     main()
 """
-"""Program that prints the installed version of testbed, and runs the worker if it is the controller's version. It has to run
+"""Program that prints the installed version of testbed, and runs the worker if that is the controller's version. It must run
 in any version of Python 3."""
 
 
@@ -77,7 +77,7 @@ class WorkerLostError(UnreachableError):
 
 class RemoteWorker:
     """Client of a machine's worker, which answers requests in order. A thread sends keepalives; without them the worker
-    exits. messages: sent and received so far, without keepalives."""
+    exits. messages: number of messages sent and received so far, without keepalives."""
 
     def __init__(self, machine: Machine, channel: LineChannel) -> None:
         self.machine = machine
@@ -107,22 +107,22 @@ class RemoteWorker:
         return self.answer(number, timeout)["reply"]
 
     def joint(self, number: int, timeout: float | None) -> tuple[str, Any]:
-        """Wait for the next message of a joint call: return the stage that it has reached and None, or, at its end, ""
-        and the reply. Raises as `finish`. timeout: seconds."""
+        """Wait for the next message of a joint call. Return the stage that the call has reached and None; or, when the call
+        has ended, an empty text and the reply. timeout: seconds. Raises the errors of `finish`."""
         answer = self.answer(number, timeout)
         return answer.get("reached", ""), answer.get("reply")
 
     def answer_joint(self, number: int, word: str) -> None:
-        """Send `PROCEED` or `STOP` to a joint call, which then continues: call `joint` again."""
+        """Send `PROCEED` or `STOP` to a joint call; then call `joint` for its next message."""
         self.answer_call(number, word)
 
-    def answer_call(self, number: int, word: str, **facts: object) -> None:
-        """Send a message to a call in progress; call `answer` for its next message."""
-        self._send({"number": number, "call": word, **facts})
+    def answer_call(self, number: int, word: str, **fields: object) -> None:
+        """Send a message to a call in progress; then call `answer` for its next message."""
+        self._send({"number": number, "call": word, **fields})
 
     def answer(self, number: int, timeout: float | None = None) -> Mapping[str, Any]:
-        """Wait for the next message of a call: an intermediate one, or the reply. Raises as `finish`. timeout: seconds;
-        None: no limit."""
+        """Wait for the next message of a call: an intermediate one, or the reply. timeout: seconds; None: no limit. Raises
+        the errors of `finish`."""
         try:
             line = self._channel.receive(timeout)
         except TimeoutError as error:
@@ -140,7 +140,7 @@ class RemoteWorker:
         return answer
 
     def call(self, method: str, timeout: float | None = CALL_TIMEOUT, **arguments: object) -> Any:
-        """Send a request and return the reply; raises as `begin` and `finish`."""
+        """Send a request and return the reply. Raises the errors of `finish`."""
         return self.finish(self.begin(method, **arguments), timeout)
 
     def _send_keepalives(self) -> None:
@@ -161,14 +161,14 @@ class RemoteWorker:
 
 
 def start_worker(machine: Machine) -> RemoteWorker:
-    """Connect to a machine and start its worker. Raises as `open_channel`, and UnsupportedError if the machine has no
-    testbed or another version of it."""
+    """Connect to a machine and start its worker. Raises the errors of `open_channel`, and UnsupportedError if the
+    machine has no testbed or another version of it."""
     local_version = metadata.version(DISTRIBUTION)
     channel = open_channel(
         machine, f"exec {_quote(machine.python)} -c {shlex.quote(_PROGRAM)} {shlex.quote(local_version)}"
     )
     try:
-        remote_version = _greeting(machine, channel)
+        remote_version = _read_version(machine, channel)
         if remote_version != local_version:
             present = f"has testbed {remote_version}" if remote_version != "-" else "does not have testbed"
             raise UnsupportedError(
@@ -181,8 +181,8 @@ def start_worker(machine: Machine) -> RemoteWorker:
     return RemoteWorker(machine, channel)
 
 
-def _greeting(machine: Machine, channel: LineChannel) -> str:
-    """Read the version that _PROGRAM prints, "-" if testbed is not installed; skip preceding output of the login."""
+def _read_version(machine: Machine, channel: LineChannel) -> str:
+    """Read the version that _PROGRAM prints, "-" if testbed is not installed; skip output of the login before it."""
     try:
         for _ in range(_MAX_LOGIN_LINES):
             text = channel.receive(_START_TIMEOUT).decode(errors="replace")
@@ -221,7 +221,7 @@ def start_each(machines: Sequence[Machine]) -> dict[str, RemoteWorker | TestbedE
 @contextmanager
 def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]:
     """Start a worker on each machine for the duration of the block. If a worker cannot be started, all are stopped, and
-    the error names every machine that failed."""
+    the error lists every machine that failed."""
     with reachable_workers(machines) as (running, unreachable):
         _raise_all([*unreachable.values()])
         yield running
@@ -231,12 +231,13 @@ def workers(machines: Sequence[Machine]) -> Iterator[Mapping[str, RemoteWorker]]
 def reachable_workers(
     machines: Sequence[Machine],
 ) -> Iterator[tuple[Mapping[str, RemoteWorker], Mapping[str, UnreachableError]]]:
-    """Start workers as `workers`, but skip machines that cannot be reached; also yield their errors, by machine."""
+    """Start workers as `workers`, but skip machines that cannot be reached, and also yield these machines' errors."""
     started = start_each(machines)
     running = {name: worker for name, worker in started.items() if isinstance(worker, RemoteWorker)}
     unreachable = {name: error for name, error in started.items() if isinstance(error, UnreachableError)}
     try:
-        _raise_all([e for e in started.values() if isinstance(e, TestbedError) and not isinstance(e, UnreachableError)])
+        failures = [failure for failure in started.values() if isinstance(failure, TestbedError)]
+        _raise_all([failure for failure in failures if not isinstance(failure, UnreachableError)])
         yield running, unreachable
     finally:
         for worker in running.values():
@@ -251,10 +252,10 @@ def _raise_all(errors: Sequence[TestbedError]) -> None:
 
 
 def call_each(running: Mapping[str, RemoteWorker], method: str, **arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Make a call on all machines concurrently, one message to each; return the replies by machine.
+    """Make a call on all machines concurrently, with one message to each; return the replies by machine.
 
-    arguments: by argument name, the values by machine. After a failure, the other replies are still awaited; then the first
-    error is raised.
+    arguments: argument name -> machine -> value. After a failure, the other replies are still awaited; then the first error
+    is raised.
     """
     replies = try_call_each(running, method, **arguments)
     for reply in replies.values():
@@ -266,7 +267,7 @@ def call_each(running: Mapping[str, RemoteWorker], method: str, **arguments: Map
 def try_call_each(
     running: Mapping[str, RemoteWorker], method: str, **arguments: Mapping[str, object]
 ) -> dict[str, Any]:
-    """Make a call as `call_each` does; return, by machine, the reply or the TestbedError."""
+    """Make a call as `call_each`; return, by machine, the reply or the TestbedError."""
     numbers: dict[str, int] = {}
     replies: dict[str, Any] = {}
     for name, worker in running.items():

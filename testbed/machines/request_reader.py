@@ -1,7 +1,7 @@
-"""A worker's standard input as lines, whose end does not depend on the network.
+"""Lines of a worker's standard input, with a timeout for the controller.
 
-The controller sends an empty line every `KEEPALIVE_INTERVAL` seconds. After `SILENCE` seconds without a line, the worker
-treats the controller as disconnected: sshd may take hours to notice.
+The controller sends an empty line every `KEEPALIVE_INTERVAL` seconds. After `SILENCE` seconds without one, the worker
+treats the controller as disconnected: sshd may take hours to notice that.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ KEEPALIVE_INTERVAL: Final = 0.5
 """Seconds between the controller's empty lines."""
 
 SILENCE: Final = 5.0
-"""Seconds without a line after which the controller counts as disconnected."""
+"""Seconds without input after which the controller counts as disconnected."""
 
 PROCEED: Final = "proceed"
 STOP: Final = "stop"
-"""Calls with which the controller answers a machine that waits at a barrier."""
+"""Calls with which the controller answers a worker that waits at a barrier."""
 
 INPUT: Final = "input"
 """Call with which the controller sends input to a program, or its terminal's size."""
@@ -29,7 +29,7 @@ _CHUNK: Final = 1 << 16
 
 
 class RequestReader:
-    """Reader of lines from a descriptor. silence: seconds without a byte after which the input counts as ended."""
+    """Reader of lines from a descriptor. silence: seconds without input after which the input counts as ended."""
 
     def __init__(self, descriptor: int, silence: float = SILENCE) -> None:
         self._descriptor = descriptor
@@ -39,7 +39,7 @@ class RequestReader:
         self._ended = False
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the lines that are not empty, without their line feeds, as they arrive."""
+        """Yield non-empty lines, without their line feeds, as they arrive."""
         while True:
             line, feed, rest = self._pending.partition(b"\n")
             if feed:
@@ -61,13 +61,13 @@ class RequestReader:
         return not self._ended
 
     def has_line(self) -> bool:
-        """Whether a line that is not empty can be read without waiting."""
+        """Whether a non-empty line can be read without waiting."""
         self.is_open()
         self._pending = self._pending.lstrip(b"\n")
         return b"\n" in self._pending
 
     def _receive(self, timeout: float) -> bool:
-        """Read more bytes; False if none arrive within `timeout` seconds, or the input has ended."""
+        """Read more bytes; return False if none arrive within `timeout` seconds, or the input has ended."""
         if self._ended or not select.select([self._descriptor], [], [], max(timeout, 0))[0]:
             return False
         data = os.read(self._descriptor, _CHUNK)

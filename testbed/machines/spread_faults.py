@@ -1,6 +1,6 @@
-"""Faults of a spread cluster: composed for the cluster as a whole, put in force by each machine on its part.
+"""Faults of a spread cluster: composed for the complete cluster, and put in force by each machine on its part.
 
-A direction of a link is impaired on the machine where it arrives, as the description's impairments are.
+A direction of a link is impaired on the machine where it arrives, like the impairments of the description.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Compose = Callable[[Layout, Sequence[Injection]], Injection]
 
 @dataclass(frozen=True, slots=True)
 class SpreadState:
-    """Merged state of a spread cluster. parts: by machine. injected: injections of all parts. issued: the highest
-    number of an injection so far."""
+    """Merged state of a spread cluster. workers: of machines that have a part. parts: layouts of the parts, by machine.
+    layout: the complete layout. injected: merged injections of all parts. issued: highest number of an injection so far."""
 
     workers: Workers
     parts: Mapping[str, Layout]
@@ -36,8 +36,8 @@ class SpreadState:
 
 @dataclass(frozen=True, slots=True)
 class SpreadInjected:
-    """Result of an injection. datapaths: by link. took: seconds until it was in force on the last
-    machine."""
+    """Result of an injection. datapaths: datapaths of the changed links. took: seconds until the injection was in force
+    on the last machine."""
 
     injection: Injection
     datapaths: Mapping[str, str]
@@ -45,16 +45,19 @@ class SpreadInjected:
 
 
 def spread_state(running: Workers, name: str) -> SpreadState:
-    """Read and merge the states of a cluster's parts. Raises NotFoundError if no machine has a part."""
+    """Read and merge the states of a cluster's parts. Raises NotFoundError if no machine has a part, or the cluster is not a
+    spread one."""
     workers = workers_with(running, name)
     first = next(iter(workers))
-    everywhere = {machine: machine == first for machine in workers}  # equal on all machines: one sends them
+    everywhere = {machine: machine == first for machine in workers}  # only one machine sends the nodes of all machines
     replies = call_each(workers, "part", name=dict.fromkeys(workers, name), everywhere=everywhere)
     parts = {machine: from_json(reply["layout"]) for machine, reply in replies.items()}
     complete = parts[first].part
     for machine, layout in parts.items():
         if layout.part is None or complete is None:
-            raise NotFoundError(f"cluster {name} was not spread over machines: it is one machine's own")
+            raise NotFoundError(
+                f"cluster {name} was not spread over machines: it is a cluster of machine {machine} alone"
+            )
         parts[machine] = replace(layout, part=replace(layout.part, nodes=complete.nodes))
     injected = [[Injection.from_json(data) for data in reply["injected"]] for reply in replies.values()]
     issued = max(reply["issued"] for reply in replies.values())
@@ -62,7 +65,7 @@ def spread_state(running: Workers, name: str) -> SpreadState:
 
 
 def merge_injections(injected: Iterable[Sequence[Injection]]) -> tuple[Injection, ...]:
-    """Merge the injections of all parts, in the order of their numbers."""
+    """Merge the injections of all parts; return them in the order of their numbers."""
     injections: dict[int, Injection] = {}
     for injection in (injection for part in injected for injection in part):
         known = injections.get(injection.number)
@@ -83,8 +86,8 @@ def incoming_directions(part: Layout) -> set[DirectionKey]:
 
 
 def share(injection: Injection, part: Layout) -> Injection | None:
-    """Return a machine's share of an injection: cut links that end there, and directions that arrive there; None if it
-    has none."""
+    """Return a machine's share of an injection: the cut links that end there, and the directions that arrive there; None if
+    the injection concerns none of them."""
     incoming = incoming_directions(part)
     local_share = replace(
         injection,
@@ -97,7 +100,7 @@ def share(injection: Injection, part: Layout) -> Injection | None:
 
 def inject(running: Workers, name: str, compose: Compose, seconds: float = 0) -> SpreadInjected:
     """Put an injection in force concurrently on all machines that it concerns. If a machine fails, the injection is
-    lifted from the others, and the error is raised. seconds: time after which it heals by itself; 0: never."""
+    lifted from the others, and the error is raised. seconds: time after which the injection is lifted; 0: never."""
     state = spread_state(running, name)
     injection = replace(compose(state.layout, state.injected), number=state.issued + 1)
     shares = {
@@ -113,7 +116,8 @@ def inject(running: Workers, name: str, compose: Compose, seconds: float = 0) ->
 
 
 def load_processor(running: Workers, name: str, node: str, share_of_one: float, seconds: float = 0) -> SpreadInjected:
-    """Use up a share of a node's processors, as `fault_injection.load_processor`. node: its name."""
+    """Use up a share of a node's processors, as `fault_injection.load_processor`. node: name of the node. share_of_one:
+    share of one processor."""
     state = spread_state(running, name)
     machine = machine_of(state, name, node)
     injection = Injection(state.issued + 1, f"load of {share_of_one:.0%} of a processor on {node}")
@@ -137,7 +141,7 @@ def load_link(
 
 
 def machine_of(state: SpreadState, name: str, node: str) -> str:
-    """Return the machine that has a node. NotFoundError lists nodes."""
+    """Return the machine that has a node. Raises NotFoundError, whose message lists nodes."""
     for machine, part in state.parts.items():
         if any(local_node.name == node for local_node in part.nodes):
             return machine
@@ -153,6 +157,8 @@ def _put_in_force(
     machines: Sequence[str],
     arguments: Mapping[str, Mapping[str, Any]],
 ) -> SpreadInjected:
+    """Put an injection in force by a call on these machines; lift it again, and raise the error, if one fails. arguments:
+    argument name -> machine -> value."""
     concerned = {machine: state.workers[machine] for machine in machines}
     replies = try_call_each(concerned, call, name=dict.fromkeys(concerned, name), **arguments)
     failures = [reply for reply in replies.values() if isinstance(reply, TestbedError)]
@@ -169,8 +175,8 @@ def _put_in_force(
 
 
 def heal(running: Workers, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:
-    """Lift these injections, or all, on all machines; return those lifted. NotFoundError for a number that is not in
-    force."""
+    """Lift injections on all machines; return the lifted injections. numbers: empty: all. Raises NotFoundError for the
+    number of an injection that is not in force."""
     state = spread_state(running, name)
     known = [injection.number for injection in state.injected]
     if missing := sorted({*numbers} - {*known}):

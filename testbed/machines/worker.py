@@ -2,8 +2,8 @@
 
 A line is a JSON object. A request has a number, the name of a call and its arguments; the answer has the number and a
 reply, or the error with its class. Requests are answered one after the other, in their order. The controller starts the
-worker by ssh. Its requests end with the connection (see `request_reader`): a program that it runs in a node is killed then,
-and a change in progress is finished or rolled back first.
+worker by ssh. When the connection ends (see `request_reader`), so does the worker: a program that it runs in a node is
+killed, and a change in progress is first finished or rolled back.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _up(name: str, layout: Mapping[str, Any], origin: str, asked: ConfiguredData
 
 
 def _survey(name: str, underlay: str) -> object:
-    """Return the data for a plan: this machine's report, without the capabilities that a plan does not need, and its part
-    of the cluster."""
+    """Return the data for a plan: this machine's part of the cluster, and its report, without the capabilities that a plan
+    does not need."""
     return {"report": asdict(machine_report.report(underlay, complete=False)), "present": _present(name)}
 
 
@@ -63,7 +63,8 @@ def _present(name: str) -> object:
 
 
 def _part(name: str, everywhere: bool) -> object:
-    """Return the layout of a cluster's part and its injections. everywhere: include the nodes of all machines."""
+    """Return the layout of a cluster's part, and its injections. everywhere: whether to include the nodes of all
+    machines."""
     state = Store().choose(name)
     return {
         "layout": to_json(state.layout, None if everywhere else []),
@@ -73,10 +74,10 @@ def _part(name: str, everywhere: bool) -> object:
 
 
 def _inject(name: str, injection: Mapping[str, Any], seconds: float) -> object:
-    return _injected(fault_injection.apply_injection(Store(), name, Injection.from_json(injection), seconds))
+    return _injected_to_json(fault_injection.apply_injection(Store(), name, Injection.from_json(injection), seconds))
 
 
-def _injected(result: Injected) -> object:
+def _injected_to_json(result: Injected) -> object:
     datapaths = result.state.datapaths
     return {
         "number": result.injection.number,
@@ -86,14 +87,12 @@ def _injected(result: Injected) -> object:
 
 
 def _heal(name: str, numbers: Sequence[int]) -> object:
-    """Lift the given injections that are in force on this machine."""
+    """Lift those of these injections that are in force on this machine; return their numbers."""
     store = Store()
-    known_numbers = {injection.number for injection in store.choose(name).injected} & {*numbers}
-    return (
-        [injection.number for injection in fault_injection.heal(store, name, sorted(known_numbers))]
-        if known_numbers
-        else []
-    )
+    in_force = {injection.number for injection in store.choose(name).injected} & {*numbers}
+    if not in_force:
+        return []
+    return [injection.number for injection in fault_injection.heal(store, name, sorted(in_force))]
 
 
 def _down(name: str) -> object:
@@ -145,8 +144,8 @@ CALLS: Final[Mapping[str, Callable[..., object]]] = {
     "status": _status,
     "part": _part,
     "inject": _inject,
-    "load_processor": lambda **given: _injected(fault_injection.load_processor(Store(), **given)),
-    "load_link": lambda **given: _injected(fault_injection.load_link(Store(), **given)),
+    "load_processor": lambda **arguments: _injected_to_json(fault_injection.load_processor(Store(), **arguments)),
+    "load_link": lambda **arguments: _injected_to_json(fault_injection.load_link(Store(), **arguments)),
     "heal": _heal,
     "gc": lambda: [asdict(finding) for finding in collect(Store())],
 }
@@ -155,7 +154,7 @@ reply."""
 
 
 class Dialogue:
-    """Exchange of messages with the controller during a call, such as a joint call of several machines."""
+    """Exchange of messages with the controller during a call, such as a joint call on several machines."""
 
     def __init__(self, requests: RequestReader, answers: IO[bytes], number: int) -> None:
         """number: number of the request."""
@@ -168,11 +167,12 @@ class Dialogue:
         return self._requests
 
     def send(self, **fields: object) -> None:
-        """Send the controller a message before the reply."""
+        """Send the controller an intermediate message, before the reply."""
         self._answers.write(json.dumps({"number": self._number, **fields}).encode() + b"\n")
 
     def barrier(self, stage: str) -> None:
-        """Report that this machine has reached a stage, and wait until all have. Raises TestbedError if one fails."""
+        """Report that this machine has reached a stage, and wait until all machines have. Raises TestbedError if a machine
+        fails or the controller disconnects."""
         self.send(reached=stage)
         self._next()
 
@@ -194,8 +194,8 @@ JointCall = Callable[..., object]
 
 
 def main(joint: Mapping[str, JointCall], more: Mapping[str, Callable[..., object]]) -> None:
-    """Answer requests from standard input on standard output; other output goes to standard error. joint: joint calls
-    of several machines, by name. more: calls in addition to `CALLS`, by name."""
+    """Answer requests from standard input on standard output; all other output of this process goes to standard error.
+    joint: joint calls on several machines, by name. more: calls in addition to `CALLS`, by name."""
     requests = RequestReader(os.dup(0))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -211,17 +211,18 @@ def serve(
     joint: Mapping[str, JointCall],
     more: Mapping[str, Callable[..., object]],
 ) -> None:
-    """Answer requests until the input ends or the controller has closed the output."""
+    """Answer requests until the input ends, or the controller has closed the output. joint, more: see `main`."""
     calls: Mapping[str, Callable[..., object]] = {**CALLS, **more, "exec": partial(_execute, requests)}
     for line in requests:
         request = json.loads(line)
         number, call = request["number"], request["call"]
         if call in (PROCEED, STOP, INPUT):  # for a call that has ended in the meantime
             continue
-        carry_out = calls[call] if call in calls else partial(joint[call], Dialogue(requests, answers, number))
-        answer = {"number": number, **_answer(carry_out, request["arguments"])}
+        handler = calls[call] if call in calls else partial(joint[call], Dialogue(requests, answers, number))
+        answer = {"number": number, **_answer(handler, request["arguments"])}
         try:
-            answers.write(json.dumps(answer, default=repr).encode() + b"\n")  # a program's result may be anything
+            # A program's result can be any object: what JSON cannot represent is sent as its repr.
+            answers.write(json.dumps(answer, default=repr).encode() + b"\n")
         except BrokenPipeError:
             return
 

@@ -1,1 +1,1 @@
-"""Fabric connections: to the sshd of nodes, and to machines. Fabric and paramiko are imported here only."""
+"""Connections by Fabric, to the sshd of nodes and to machines. Only this package imports Fabric and paramiko."""

@@ -1,8 +1,8 @@
 """OpenSSH's client configuration of the user and of the system, ssh_config(5), with the files that it includes.
 
-Paramiko's parser ignores ``Include``. Here each included line is put in the place of its ``Include``, and each ``Host`` or
-``Match`` line becomes a ``Match`` line that has the conditions of the blocks around it too. A ``Match`` with a condition
-that paramiko does not know matches nothing: paramiko would take the condition for fulfilled.
+Paramiko's parser ignores ``Include``. Here each ``Include`` is replaced by the lines of its files, and each ``Host`` or
+``Match`` line becomes a ``Match`` line that also has the conditions of the enclosing blocks. A ``Match`` with a condition
+that paramiko does not support is made to match nothing, since paramiko would treat the condition as fulfilled.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from paramiko.ssh_exception import ConfigParseError
 from testbed.errors import TestbedError, reason_of
 
 _FILES: Final = ("~/.ssh/config", "/etc/ssh/ssh_config")
-_MAX_DEPTH: Final = 16  # of included files, as in OpenSSH
-_CONDITIONS: Final = frozenset({"exec", "host", "originalhost", "user", "localuser"})
+_MAX_DEPTH: Final = 16  # levels of included files, as in OpenSSH
+_CONDITIONS: Final = frozenset({"exec", "host", "originalhost", "user", "localuser"})  # with a value
 _PLAIN_CONDITIONS: Final = frozenset({"all", "canonical", "final"})  # without a value
-_NEVER: Final = "originalhost !*"
+_NEVER: Final = "originalhost !*"  # condition that matches nothing
 _OPTION: Final = re.compile(r"\s*(\w+)(?:\s*=\s*|\s+)(.*\S)")
 
 
@@ -44,14 +44,14 @@ def client_config() -> SSHConfig:
         if file.is_file():
             try:
                 config.parse(_lines(file, file.parent, "", 0))
-            except (ConfigParseError, ValueError) as error:  # the latter: of shlex
+            except (ConfigParseError, ValueError) as error:  # ValueError: from shlex
                 raise TestbedError(f"{file} is not a configuration of ssh: {error}") from error
     return config
 
 
 def _lines(file: Path, folder: Path, around: str, depth: int) -> Iterator[str]:
-    """Yield the lines of a file, with those of the files that it includes. folder: of relative names. around: conditions of
-    the blocks that include the file; empty: none."""
+    """Yield the lines of a file, and of the files that it includes. folder: directory of relative names. around: conditions
+    of the enclosing blocks; empty: none. depth: levels of includes above the file."""
     if depth > _MAX_DEPTH:
         raise TestbedError(f"{file} includes itself, or is included more than {_MAX_DEPTH} levels deep")
     try:
@@ -76,7 +76,7 @@ def _lines(file: Path, folder: Path, around: str, depth: int) -> Iterator[str]:
 
 
 def _conditions(keyword: str, value: str) -> str:
-    """Return the conditions of a block, in Match's syntax; empty: none."""
+    """Return the conditions of a ``Host`` or ``Match`` line, in the syntax of ``Match``; empty: none."""
     words = shlex.split(value)
     if keyword == "host":
         return shlex.join(["originalhost", ",".join(words)])

@@ -1,4 +1,4 @@
-"""Keys that are offered to an sshd, chosen as OpenSSH's client does by ssh_config(5).
+"""Keys that are offered to an sshd, selected as by OpenSSH's client from ssh_config(5).
 
 The keywords are PubkeyAuthentication, IdentityFile, CertificateFile, IdentityAgent and IdentitiesOnly. Keys are offered in
 this order: certificates, keys of the agent that belong to identity files, the agent's other keys, identity files.
@@ -31,11 +31,11 @@ _PROMPTS: Final = frozenset({"keyboard-interactive", "password"})
 
 
 class NoIdentityError(SSHException):  # type: ignore[misc]  # paramiko has no types
-    """No key can be offered; the text says why."""
+    """No key can be offered, for the reason in the message."""
 
 
 class _Agent(AgentSSH):  # type: ignore[misc]
-    """A connection to the agent at a socket."""
+    """A connection to an SSH agent. path: path of the agent's socket. Raises OSError, SSHException."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -52,17 +52,18 @@ class _Agent(AgentSSH):  # type: ignore[misc]
 
 
 class Identities(AuthStrategy):  # type: ignore[misc]
-    """The login of a user by keys. options: of the host, in ssh_config. keys: files with priority, as `ssh -i`."""
+    """Login of a user with keys. options: options of the host in ssh_config. keys: key files that are tried first, as with
+    `ssh -i`."""
 
     def __init__(self, user: str, options: Mapping[str, object], keys: Sequence[str]) -> None:
         super().__init__(ssh_config=options)
         self._user = user
         self._options = options
-        self._only = self._flag("identitiesonly", default="no")
+        self._identities_only = self._flag("identitiesonly", default="no")
         configured = options.get("identityfile", [])
         assert isinstance(configured, list)  # SSHConfig collects all of them
         self._configured = [*keys, *configured]
-        self._files = [_expanded(name) for name in self._configured or _DEFAULT_FILES if name.lower() != "none"]
+        self._files = [_expand(name) for name in self._configured or _DEFAULT_FILES if name.lower() != "none"]
         self._unusable: SSHException | None = None  # why the first identity file cannot be used
         self._unreachable: SSHException | None = None  # why the agent cannot be used
 
@@ -75,7 +76,7 @@ class Identities(AuthStrategy):  # type: ignore[misc]
                     further = set(transport.auth_publickey(self._user, key))
                 except SSHException as error:
                     if not transport.is_active():
-                        raise _ended(error, count) from error
+                        raise _disconnect_error(error, count) from error
                     refusal = error
                     continue
                 if further & _PROMPTS:
@@ -83,10 +84,11 @@ class Identities(AuthStrategy):  # type: ignore[misc]
                 if not further:
                     return
                 refusal = AuthenticationException(f"it asks for {' and '.join(sorted(further))} as well")
-        raise self._unusable or refusal or self._unreachable or NoIdentityError(self._nothing())
+        raise self._unusable or refusal or self._unreachable or NoIdentityError(self._no_key_reason())
 
     def offers(self) -> Generator[PKey]:
-        """Yield the keys to offer. A certificate is the `public_blob` of its key. The agent is used until the end."""
+        """Yield the keys to offer. A certificate is the `public_blob` of its key. The connection to the agent is open until
+        the generator is closed."""
         if self._flag("pubkeyauthentication", default="yes"):
             agent = self._agent()
             try:
@@ -96,8 +98,8 @@ class Identities(AuthStrategy):  # type: ignore[misc]
                     agent.close()
 
     def _ordered(self, agent: Mapping[bytes, AgentKey]) -> Iterator[PKey]:
-        """Yield the keys to offer. agent: its keys, by their public part."""
-        publics = {file: _public_key(file) for file in self._files if _is_there(file)}
+        """Yield the keys to offer, in order. agent: keys of the agent, by their public parts."""
+        publics = {file: _public_key(file) for file in self._files if _exists(file)}
         listed = {public: file for file, public in publics.items() if public is not None}
         for certificate in self._certificates(publics):
             for signer in dict.fromkeys((*listed, *agent)):
@@ -107,7 +109,7 @@ class Identities(AuthStrategy):  # type: ignore[misc]
                         key.public_blob = certificate
                         yield key
         yield from (key for public, key in agent.items() if public in listed)
-        if not self._only:
+        if not self._identities_only:
             yield from (key for public, key in agent.items() if public not in listed)
         for file, public in publics.items():
             if (public is None or public not in agent) and (key := self._private_key(file)) is not None:
@@ -127,9 +129,9 @@ class Identities(AuthStrategy):  # type: ignore[misc]
             return None
 
     def _certificates(self, files: Mapping[Path, object]) -> Iterator[PublicBlob]:
-        """Yield the configured certificate; without one, those beside identity files."""
+        """Yield the configured certificate; if none is configured, the certificates beside identity files."""
         configured = self._options.get("certificatefile")
-        paths = [Path(f"{file}-cert.pub") for file in files] if configured is None else [_expanded(str(configured))]
+        paths = [Path(f"{file}-cert.pub") for file in files] if configured is None else [_expand(str(configured))]
         for path in paths:
             if path.is_file():
                 try:
@@ -138,20 +140,22 @@ class Identities(AuthStrategy):  # type: ignore[misc]
                     self._note(NoIdentityError(f"{path} is not a certificate: {_text(error)}"))
 
     def _signer(self, agent: Mapping[bytes, AgentKey], public: bytes, files: Mapping[bytes, Path]) -> PKey | None:
-        """Return a new object for the private key of a public one; None if it cannot be used."""
+        """Return a new object for the private key of a public key; None if it cannot be used."""
         if (key := agent.get(public)) is not None:
             return AgentKey(key.agent, key.blob)
         return self._private_key(files[public])
 
     def _private_key(self, file: Path) -> PKey | None:
-        """Load the key of an identity file, without a certificate; None, with a note of the reason, if that fails."""
+        """Load the key of an identity file, without a certificate. If that fails, note the reason and return None."""
         try:
             if not file.is_file() or b"PRIVATE KEY" not in file.read_bytes():
-                raise NoIdentityError(f"of the key {file} only the public part is there, and no agent has it (ssh-add)")
+                raise NoIdentityError(
+                    f"only the public part of the key {file} exists, and no agent has the key (ssh-add)"
+                )
             key = PKey.from_path(file)
         except NoIdentityError as error:
             self._note(error)
-        except (PasswordRequiredException, TypeError):  # the latter: of cryptography
+        except (PasswordRequiredException, TypeError):  # TypeError: from cryptography
             self._note(PasswordRequiredException(f"the key {file} has a passphrase, and no agent has it (ssh-add)"))
         except (OSError, ValueError, UnknownKeyType, SSHException) as error:
             self._note(NoIdentityError(f"the key {file} cannot be used: {_text(error)}"))
@@ -163,46 +167,48 @@ class Identities(AuthStrategy):  # type: ignore[misc]
     def _note(self, problem: SSHException) -> None:
         self._unusable = self._unusable or problem
 
-    def _nothing(self) -> str:
+    def _no_key_reason(self) -> str:
+        """Return the reason why there is no key to offer."""
         if not self._flag("pubkeyauthentication", default="yes"):
             return "PubkeyAuthentication is 'no' in the configuration of ssh, and there is no other way to log in"
-        agent = "" if self._only else ", and no agent has a key (ssh-add)"
+        agent = "" if self._identities_only else ", and no agent has a key (ssh-add)"
         if self._configured:
             return f"there is no identity file {' or '.join(self._configured)}{agent}"
-        if self._only:
+        if self._identities_only:
             return "no key is in the machines file or ~/.ssh, and IdentitiesOnly excludes those of an agent"
         return "no key is in the machines file, ~/.ssh or an agent (ssh-add)"
 
 
-def _ended(error: SSHException, count: int) -> SSHException:
-    """Return the error of a login for which sshd has ended the connection at the count-th key."""
+def _disconnect_error(error: SSHException, count: int) -> SSHException:
+    """Return the error of a login during which sshd has ended the connection. count: number of keys offered."""
     if count == 1:
         return error
     return AuthenticationException(f"it ended the connection after {count} keys: 'IdentitiesOnly yes' offers fewer")
 
 
 def _agent_socket(value: str) -> str | None:
-    """Return the path that a value of IdentityAgent stands for; None: no agent."""
+    """Return the path of the agent's socket from a value of IdentityAgent; None: no agent."""
     if value == "none":
         return None
     if value == _AGENT_VARIABLE:
         return os.environ.get(value) or None
     if re.match(r"\$[^{]", value):
         return os.environ.get(value[1:]) or None
-    return str(_expanded(value))
+    return str(_expand(value))
 
 
-def _expanded(name: str) -> Path:
-    """Return the file that a value of ssh_config names: `~` and `${VARIABLE}` are replaced."""
-    return Path(re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), name)).expanduser()
+def _expand(name: str) -> Path:
+    """Expand `~` and `${VARIABLE}` in the name of a file in ssh_config."""
+    return Path(re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], match[0]), name)).expanduser()
 
 
-def _is_there(file: Path) -> bool:
+def _exists(file: Path) -> bool:
+    """Whether an identity file or its public part exists."""
     return file.is_file() or Path(f"{file}.pub").is_file()
 
 
 def _public_key(file: Path) -> bytes | None:
-    """Return the public part of an identity file, which may have a passphrase or hold only that part; None: unknown."""
+    """Return the public part of an identity file, which may have a passphrase or contain only this part; None: unknown."""
     for path in (file, Path(f"{file}.pub")):
         try:
             text = path.read_bytes()
@@ -211,7 +217,7 @@ def _public_key(file: Path) -> bytes | None:
             if b"PRIVATE KEY" not in text:
                 blob: bytes = PublicBlob.from_string(text.decode()).key_blob
                 return blob
-        except (OSError, ValueError):  # the private key is tried then, and says what is wrong
+        except (OSError, ValueError):  # `_private_key` will report the problem
             continue
     try:
         return PKey.from_path(file).asbytes()  # type: ignore[no-any-return]
@@ -220,9 +226,9 @@ def _public_key(file: Path) -> bytes | None:
 
 
 def _public_of_private(key: bytes) -> bytes:
-    """Return the public key that stands unencrypted in a private key of OpenSSH's format."""
+    """Return the public key that is stored unencrypted in a private key of OpenSSH's format. Raises ValueError."""
     if not key.startswith(_OPENSSH_MAGIC):
-        raise ValueError("no key of OpenSSH's format")
+        raise ValueError("not a key of OpenSSH's format")
     fields = Message(key.removeprefix(_OPENSSH_MAGIC))
     for _ in ("cipher", "key derivation", "its options"):
         fields.get_string()
@@ -232,7 +238,7 @@ def _public_of_private(key: bytes) -> bytes:
 
 
 def _certifies(certificate: bytes, public: bytes) -> bool:
-    """Whether a certificate is one of a public key: it has the fields of the key behind its type and nonce."""
+    """Whether a certificate belongs to a public key: after its type and nonce, it contains the fields of the key."""
     certified, key = Message(certificate), Message(public)
     kind = key.get_text()
     if certified.get_text() != f"{kind}-cert-v01@openssh.com":

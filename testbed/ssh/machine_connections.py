@@ -1,4 +1,4 @@
-"""Fabric connections to machines: one for each, over which a program there is run.
+"""Fabric connections to machines: one for each machine, over which a program on the machine is run.
 
 Host keys, also those of jump hosts, are verified with OpenSSH's known_hosts files; unknown ones are refused. User, port,
 keys, agent and jump hosts come from the user's OpenSSH configuration, unless the machines file sets them.
@@ -34,24 +34,23 @@ from testbed.ssh.client_config import client_config
 from testbed.ssh.identities import Identities, NoIdentityError
 
 CONNECT_TIMEOUT: Final = 10.0
-"""Seconds for each of TCP's connection, sshd's banner and the login."""
+"""Maximum seconds for each of these steps: TCP connection, sshd's banner, login."""
 
-_KEEPALIVE: Final = 1  # s between messages on an idle connection
+_KEEPALIVE: Final = 1  # seconds between messages on an idle connection
 _USER_TIMEOUT: Final = 1200  # ms that sent bytes may stay unacknowledged
 _KNOWN_HOSTS: Final = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN_HOSTS: Final = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
-
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its errors are raised as well
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # paramiko also raises the errors that it logs
 
 
 class UnreachableError(TestbedError):
     """A machine does not answer, or its host key cannot be verified."""
 
 
-class _Refusal(MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
+class _RefusalPolicy(MissingHostKeyPolicy):  # type: ignore[misc]  # paramiko has no types
     def __init__(self, alias: str | None) -> None:
-        """alias: the name that stands for the host in known_hosts; None: its own."""
+        """alias: name of the host in known_hosts (HostKeyAlias); None: its own name."""
         self._alias = alias
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:  # noqa: ARG002
@@ -66,35 +65,36 @@ class LineChannel:
     """Lines to and from the standard input and output of a program on a machine. The program ends with the connection."""
 
     def __init__(self, connections: Sequence[Connection], channel: Channel) -> None:
-        """connections: to jump hosts, and to the machine."""
+        """connections: connections to jump hosts, and to the machine."""
         self._connections = connections
         self._channel = channel
         self._replies = channel.makefile("rb")
         self._sending = Lock()
 
     def send(self, line: bytes) -> None:
-        """Send a line, with its line feed; several threads may. OSError if the connection has ended."""
+        """Send a line, which must end with a line feed. Several threads may send. Raises OSError if the connection has
+        ended."""
         with self._sending:  # a long line is sent in several parts, which must not be interleaved with other lines
             try:
                 self._channel.sendall(line)
-            except (EOFError, SSHException) as error:  # the former has no text
+            except (EOFError, SSHException) as error:  # EOFError has no text
                 raise ConnectionError(str(error) or "connection closed") from error
 
     def receive(self, timeout: float | None) -> bytes:
-        """Return the next line; empty once the program or the connection has ended. Raises TimeoutError after `timeout`
-        seconds; None: no limit."""
+        """Wait for the next line; return it, or nothing once the program or the connection has ended. Raises TimeoutError
+        after `timeout` seconds; None: no limit."""
         self._channel.settimeout(timeout)
         line: bytes = self._replies.readline()
         return line
 
     def last_error_line(self) -> str:
-        """Return the last line that a program that has ended wrote to its standard error."""
+        """Return the last line on the program's standard error. The program must have ended."""
         self._channel.settimeout(CONNECT_TIMEOUT)
         lines = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
 
     def end_reason(self) -> str:
-        """Return why the connection has ended, as far as it is known."""
+        """Return the reason why the connection has ended, as far as it is known."""
         error = self._channel.get_transport().get_exception()
         return reason_of(error) if isinstance(error, OSError) else "it was closed"
 
@@ -104,8 +104,8 @@ class LineChannel:
 
 
 def open_channel(machine: Machine, command: str) -> LineChannel:
-    """Connect to a machine and start a program there. Raises UnreachableError, PermissionDeniedError, NotFoundError, and
-    TestbedError for an invalid configuration of ssh."""
+    """Connect to a machine and start a program there. Raises UnreachableError, PermissionDeniedError, NotFoundError for a
+    missing key, and TestbedError for an invalid configuration of ssh."""
     connections = _connections(machine)
     target = connections[-1]
     hop = target
@@ -135,7 +135,7 @@ def _close(connections: Sequence[Connection]) -> None:
 
 
 def _connections(machine: Machine) -> Sequence[Connection]:
-    """Return the closed connections to a machine's jump hosts, the first to connect to first, and to the machine."""
+    """Return connections, not open yet, to a machine's jump hosts in order, and to the machine."""
     if machine.key is not None and not Path(machine.key).is_file():
         raise NotFoundError(f"machine {machine.name}: there is no key {machine.key}")
     config = Config(ssh_config=client_config())
@@ -152,8 +152,8 @@ def _connection(
     host: str, user: str | None, port: int | None, keys: Sequence[str], config: Config, beyond: tuple[str, ...],
     gateway: Connection | None = None,
 ) -> Connection:  # fmt: skip
-    """Return a connection to a host. keys: files with priority. beyond: hosts that are reached through this one. gateway:
-    the way to the host; None: that of its configuration."""
+    """Return a connection to a host. keys: key files that are tried first. beyond: hosts that are reached through this one.
+    gateway: connection to the last jump host; None: see `_gateway`."""
     connection = Connection(
         host,
         user=user,
@@ -172,33 +172,35 @@ def _connection(
 
 
 def _gateway(config: Config, host: str, beyond: tuple[str, ...]) -> Connection | str | bool:
-    """Return the way to a host: a connection to the last of its jump hosts, its ProxyCommand, or False."""
+    """Return the gateway to a host from its configuration: a connection to the last of its jump hosts, its ProxyCommand, or
+    False for none."""
     options = config.base_ssh_config.lookup(host)
     jumps = options.get("proxyjump", "none")
     if jumps == "none":
         command: str | None = options.get("proxycommand")
         return command or False
-    ways = [derive_shorthand(jump.strip().removeprefix("ssh://")) for jump in jumps.split(",")]
-    if any(way["host"] in (host, *beyond) for way in ways):  # a block for all hosts, which include the jump hosts
+    hops = [derive_shorthand(jump.strip().removeprefix("ssh://")) for jump in jumps.split(",")]
+    if any(hop["host"] in (host, *beyond) for hop in hops):  # the block is for all hosts, including the jump hosts
         return False
     gateway: Connection | None = None
-    for way in ways:
-        gateway = _connection(way["host"], way["user"], way["port"], [], config, (*beyond, host), gateway)
+    for hop in hops:
+        gateway = _connection(hop["host"], hop["user"], hop["port"], [], config, (*beyond, host), gateway)
     assert gateway is not None
     return gateway
 
 
 def _load_host_keys(connection: Connection) -> None:
-    """Load the keys of known_hosts; those of its HostKeyAlias as the host's."""
+    """Load the keys of known_hosts. If the host has a HostKeyAlias, the keys of the alias are those of the host."""
     alias: str | None = connection.ssh_config.get("hostkeyalias")
-    name = connection.host if connection.port == SSH_PORT else f"[{connection.host}]:{connection.port}"  # paramiko's
+    # Paramiko looks keys up by this name.
+    name = connection.host if connection.port == SSH_PORT else f"[{connection.host}]:{connection.port}"
     for file in _known_hosts(connection):
         if alias is None:
             connection.client.load_system_host_keys(str(file))
         else:
             for kind, key in (HostKeys(str(file)).lookup(alias) or {}).items():
                 connection.client.get_host_keys().add(name, kind, key)
-    connection.client.set_missing_host_key_policy(_Refusal(alias))
+    connection.client.set_missing_host_key_policy(_RefusalPolicy(alias))
 
 
 def _known_hosts(connection: Connection) -> Iterator[Path]:
@@ -209,12 +211,12 @@ def _known_hosts(connection: Connection) -> Iterator[Path]:
 
 
 def _reason(error: BaseException, user: str) -> str | None:
-    """Why a connection was not made, to be put behind the machine's name; None for what is no failure of a connection."""
+    """Describe the failure of a connection, in words that follow the name of the machine; None for any other error."""
     match error:
         case UnreachableError():
             return f"is not trusted: {error}"
         case BadHostKeyException():
-            return "is not trusted: its host key is another one than in known_hosts"
+            return "is not trusted: its host key differs from the key in known_hosts"
         case PasswordRequiredException():
             return f"refuses the login of {user}: {error}"
         case AuthenticationException():
@@ -236,5 +238,5 @@ def _reason(error: BaseException, user: str) -> str | None:
 
 
 def _plain(text: str) -> str:
-    """Return the first sentence of paramiko's message, without the dot behind it."""
+    """Return the first line of paramiko's message, without the period at its end."""
     return text.splitlines()[0].rstrip(".") if text else ""

@@ -1,8 +1,8 @@
 """Fabric connections to nodes, for scripts that deploy to machines by ssh.
 
-A connection is verified by its cluster's own host key, logs in with its cluster's own key, and ignores the user's
-~/.ssh. It needs no network of the machine's: its socket is opened inside the node. A command's standard input is empty
-unless ``in_stream`` is given, as under pytest there is none to read.
+A connection verifies the cluster's own host key, logs in with the cluster's own key, and ignores the user's ~/.ssh. It needs
+no network of the machine: its socket is opened inside the node. A command's standard input is empty unless ``in_stream`` is
+given, since pytest has no standard input to read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ __all__ = ["Connection", "Group", "SshAddress", "connect", "group"]
 
 @dataclass(frozen=True, slots=True)
 class SshAddress:
-    """Address and keys of a node's sshd. host: the node's name. namespace, holder: as for `reach`."""
+    """Address and keys of a node's sshd. host: name of the node. namespace, holder: see `port_forwarding.connect_to_port`.
+    key: file with the private key. known_hosts: file with the host key."""
 
     host: str
     namespace: str
@@ -33,26 +34,27 @@ class SshAddress:
 
 
 class _NodeConnection(Connection):  # type: ignore[misc]  # Fabric has no types
-    def __init__(self, door: SshAddress) -> None:
+    def __init__(self, address: SshAddress) -> None:
         own = Config(overrides={"load_ssh_configs": False, "run": {"in_stream": False}})
-        keys = {"key_filename": str(door.key), "allow_agent": False, "look_for_keys": False}
-        super().__init__(door.host, user=door.user, port=door.port, config=own, connect_kwargs=keys)
-        self.client.load_system_host_keys(str(door.known_hosts))
+        keys = {"key_filename": str(address.key), "allow_agent": False, "look_for_keys": False}
+        super().__init__(address.host, user=address.user, port=address.port, config=own, connect_kwargs=keys)
+        self.client.load_system_host_keys(str(address.known_hosts))
         self.client.set_missing_host_key_policy(RejectPolicy())
-        self._set(_door=door)
+        self._set(_ssh_address=address)
 
     def open(self) -> object:
         if not self.is_connected:
-            self.connect_kwargs["sock"] = connect_to_port(self._door.namespace, self._door.port, self._door.holder)
+            address: SshAddress = self._ssh_address
+            self.connect_kwargs["sock"] = connect_to_port(address.namespace, address.port, address.holder)
         return super().open()
 
 
-def connect(door: SshAddress) -> Connection:
-    """Return a connection to a node, which opens on first use."""
-    return _NodeConnection(door)
+def connect(address: SshAddress) -> Connection:
+    """Return a connection to a node, which is opened on first use."""
+    return _NodeConnection(address)
 
 
 def group(connections: Sequence[Connection], *, threads: bool) -> Group:
-    """Group connections. threads: they work concurrently, otherwise one after the other."""
+    """Group connections. threads: whether they work concurrently, or one after the other."""
     kind = ThreadingGroup if threads else SerialGroup
     return kind.from_connections(connections)

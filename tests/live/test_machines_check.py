@@ -127,7 +127,7 @@ def test_a_machine_without_root_and_user_namespaces_is_reported(machines: Lab) -
 
 @pytest.mark.parametrize(
     ("key_file", "words"),
-    [("", "is not in known_hosts"), ("other_key.pub", "its host key is another one than in known_hosts")],
+    [("", "is not in known_hosts"), ("other_key.pub", "its host key differs from the key in known_hosts")],
 )
 def test_an_unknown_or_changed_host_key_is_rejected_and_not_added(machines: Lab, key_file: str, words: str) -> None:
     file = machines.home / ".ssh/known_hosts"

@@ -148,11 +148,11 @@ def test_a_machine_lost_when_all_programs_have_ended_leaves_checked_histories(
 ) -> None:
     measure = spread_execution.measured_underlays
 
-    def measure_without_b(workers: spread.Workers, parts: Any, *, carry: bool) -> list[spread.Underlay]:
-        if not carry:
+    def measure_without_b(workers: spread.Workers, parts: Any, *, must_answer: bool) -> list[spread.Underlay]:
+        if not must_answer:
             machines.kill("b")
             workers["b"].call("clock")  # the measurement itself may be on machine a
-        return measure(workers, parts, carry=carry)
+        return measure(workers, parts, must_answer=must_answer)
 
     monkeypatch.setattr(spread_execution, "measured_underlays", measure_without_b)
     try:

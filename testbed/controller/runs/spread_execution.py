@@ -80,7 +80,7 @@ def execute(
     with _losses_before_start(outages):
         state = cluster.state()
         clocks = {machine: clock_of(worker, "clock", time.monotonic_ns) for machine, worker in state.workers.items()}
-        before = measured_underlays(state.workers, state.parts, carry=True)
+        before = measured_underlays(state.workers, state.parts, must_answer=True)
     request = {"name": cluster.name, "asked": plan.request, "seed": plan.seed, "history": plan.history,
                "source": _source(str(plan.request["form"])),
                "ranks": [asdict(rank) for rank in plan.ranks], "queues": asdict(plan.queues),
@@ -106,7 +106,7 @@ def execute(
     after: list[Underlay] = []
     lost_afterwards: MachineLostError | None = None
     try:
-        after = measured_underlays(state.workers, state.parts, carry=False)
+        after = measured_underlays(state.workers, state.parts, must_answer=False)
     except WorkerLostError as error:
         lost_afterwards = _machine_lost(error, outages, _AFTER)
     return Execution(

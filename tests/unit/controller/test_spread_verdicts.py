@@ -113,9 +113,9 @@ def execute_on(monkeypatch: pytest.MonkeyPatch, folder: Path, *workers: FakeWork
     """Execute a workload on fake workers. The network between them is measured before and after the run."""
     by_name = {worker.name: worker for worker in workers}
 
-    def measure(_running: object, _parts: object, *, carry: bool) -> list[Underlay]:
+    def measure(_running: object, _parts: object, *, must_answer: bool) -> list[Underlay]:
         for worker in workers:
-            worker.reach("measure before" if carry else "measure after")
+            worker.reach("measure before" if must_answer else "measure after")
         return []
 
     state = SpreadState(cast(Any, by_name), {}, cast(Any, None), (), 0)

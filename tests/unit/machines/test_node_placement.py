@@ -68,11 +68,11 @@ def test_declared_cores_and_memory_are_kept() -> None:
     shares = {f"n{i}": 1.5 for i in range(6)}
     placement = place(cluster([("n0", f"n{i}", GIGABIT) for i in range(1, 6)], shares, memory=2**30), THREE)
     assert sizes(placement) == [2, 2, 2]
-    with pytest.raises(UnsupportedError, match=r"asks for 15 cores, and the machines have 12 together"):
+    with pytest.raises(UnsupportedError, match=r"requests 15 cores, and the machines have 12 in total"):
         place(cluster([], {f"n{i}": 1.5 for i in range(10)}), THREE)
-    with pytest.raises(UnsupportedError, match=r"fits on no machine that may have it"):
+    with pytest.raises(UnsupportedError, match=r"fits on no machine that is allowed for it"):
         place(cluster([], {"n1": 5.0}), THREE)
-    with pytest.raises(UnsupportedError, match=r"fits on no machine that may have it"):
+    with pytest.raises(UnsupportedError, match=r"fits on no machine that is allowed for it"):
         place(cluster([], {"n1": 0.5}, memory=2**40), THREE)
 
 

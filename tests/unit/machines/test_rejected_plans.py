@@ -119,10 +119,10 @@ def test_a_remote_user_who_cannot_create_namespaces() -> None:
 
 def test_links_to_another_machine_without_root_or_without_vxlan() -> None:
     assert rejection(two_workers(FakeWorker(lab2(), without(ROOT, "uid 1000")))) == (
-        "machine lab2: no links to other machines: uid 1000; run as root"
+        "machine lab2 cannot have links to other machines: uid 1000; run as root"
     )
     assert rejection(two_workers(FakeWorker(lab2(), without(VXLAN, "not supported")))) == (
-        "machine lab2: no links to other machines: not supported; load the module (modprobe vxlan)"
+        "machine lab2 cannot have links to other machines: not supported; load the module (modprobe vxlan)"
     )
 
 
@@ -145,7 +145,7 @@ def test_an_underlay_whose_mtu_is_too_small() -> None:
     small_mtu = replace(REPORT, underlay_mtu=1500)
     assert rejection(two_workers(FakeWorker(lab2(), small_mtu))).splitlines()[1:] == [
         "  machine lab2: its underlay has the MTU 1,500, and frames of 1,500 bytes with VXLAN's 50 need 1,550: raise it, or "
-        "lower the nodes' to 1,450"
+        "lower the nodes' MTU to 1,450"
     ]
 
 

@@ -152,7 +152,7 @@ def test_an_agent_serves_a_key_whose_public_part_alone_is_there(home: Path, agen
     certificate = "IdentityFile none\nCertificateFile ~/.ssh/certificate\n"
     assert offered(home, AGENT + ONLY + certificate) == ["lab with certificate"]
     agent.unlink()
-    public = f"of the key {home}/.ssh/lab only the public part is there, and no agent has it (ssh-add)"
+    public = f"only the public part of the key {home}/.ssh/lab exists, and no agent has the key (ssh-add)"
     assert failure(home, LAB) == public
 
 
