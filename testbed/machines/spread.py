@@ -174,7 +174,7 @@ def _measure(running: Workers, addresses: Mapping[str, str], between: Sequence[P
 def _underlay(machines: Pair, round_trips: Sequence[int]) -> Underlay:
     if not round_trips:
         return Underlay(machines, 0, 0, 1.0)
-    median = round(statistics.median(round_trips) / 1000) * 1000  # in whole microseconds
+    median = round(statistics.median(round_trips) / 1000) * 1000  # nanoseconds, rounded to microseconds
     return Underlay(machines, median, max(round_trips) - min(round_trips), 1 - len(round_trips) / sum(_ECHOES))
 
 

@@ -10,7 +10,7 @@ _SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 def quantiles(samples: Sequence[int], divisor: int = 1) -> dict[str, int]:
     """Return min_ns to p999_ns of times in nanoseconds, divided by `divisor` (2: half of a round trip); no entries for an
-    empty sample. A quantile is the smallest sample that at least its share of the samples does not exceed."""
+    empty sample. A quantile is the smallest sample s such that at least this share of the samples is s or less."""
     if not samples:
         return {}
     ordered = sorted(samples)

@@ -23,7 +23,7 @@ class Ethernet:
         return Network()
 
     def table(self, layout: Layout, switch: Switch) -> Table:  # noqa: ARG002
-        """Return a switch's table, as for `ethernet_switch.Switch.install`."""
+        """Return a switch's table, see `ethernet_switch.Switch.install`."""
         if switch.learns:
             return {}
         return {**switch.forwarding, **{f"{TREE}{port}": port for port in switch.tree}, STATIC: 1}

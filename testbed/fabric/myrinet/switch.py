@@ -1,6 +1,6 @@
 """Myrinet switch: choice of a frame's output, and arbitration between the requesters of an output.
 
-A switch knows no addresses and no topology: it uses only the first byte of the route.
+A switch has no addresses and no topology: it uses only the first byte of the route.
 """
 
 from __future__ import annotations

@@ -278,9 +278,9 @@ def start(
     cluster_directory: Path,
     progress: Progress,
 ) -> processes.Identity:
-    """Fork the warm parent, which forks the node processes. channel: the warm parent's end of its channel. ends: the node
-    processes' ends of theirs, by placement. logs: the directory for the nodes' output. cluster_directory: the cluster's
-    directory, for events. Raises KernelError."""
+    """Fork the warm parent, which forks the node processes. channel: the warm parent's end of its channel. ends: by
+    placement, the node processes' ends of their channels. logs: the directory for the nodes' output. cluster_directory: the
+    cluster's directory, for events. Raises KernelError."""
     parent = _WarmParent(orders, channel, ends, logs, cluster_directory, progress)
     inherited = [channel.fileno(), *(end.fileno() for end in ends.values())]
     return daemons.start(NAME, inherited, parent.prepare, parent.run, str(logs / LOG))

@@ -472,7 +472,7 @@ class SharedAgent:
         ]
 
     def _report(self, function: Function) -> dict[str, Any]:
-        """Make the report of one function, with the counts of the whole NIC."""
+        """Make the report of one function, including the counts of the complete NIC."""
         return {"counted": dict(function.nic.firmware.counter_values()), **self._nic_counts()}
 
     def _total_counters(self) -> dict[str, int]:
@@ -488,7 +488,7 @@ class SharedAgent:
         return {str(slot): host.pid for slot, host in enumerate(hosts) if host is not None}
 
     def _nic_counts(self) -> dict[str, int]:
-        """Return the counts of frames of the whole NIC, and the agent's pid and processor time."""
+        """Return the counts of frames of the complete NIC, and the agent's pid and processor time."""
         self._socket.update_counts()
         return {
             "pid": os.getpid(), "taken": self._socket.received, "dropped": self._socket.dropped,

@@ -1,4 +1,4 @@
-"""Functions of a NIC, as in PCI: each is a NIC of its own to the host process that attaches to it.
+"""Functions of a NIC, as in PCI: each appears as a separate NIC to the host process that attaches to it.
 
 EMP's NIC serves one application (section 5 of its paper). So each host process gets a function with its own firmware, MAC
 address and number; the functions share the interface. Frames between two functions of one NIC are delivered in the agent,

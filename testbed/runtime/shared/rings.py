@@ -95,7 +95,7 @@ class Reader:
     __slots__ = ("_entries", "_fence", "_head", "_mask", "_numbers", "_sleeps", "_words")
 
     def __init__(self, words: memoryview, numbers: memoryview) -> None:
-        """words, numbers: as for `Writer`."""
+        """words, numbers: see `Writer`."""
         self._words = words
         self._numbers = numbers
         self._entries = len(numbers)

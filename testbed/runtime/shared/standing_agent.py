@@ -32,7 +32,7 @@ def nic_configs(layout: Layout, protocol: str, functions: int, spin: int = 0) ->
     If the protocol's firmware serves one host process, each host process gets a function, which appears as a separate
     NIC on the network; functions are numbered consecutively, node by node. If the firmware serves several host
     processes, they share one function. Raises NotFoundError for an unknown protocol, UnsupportedError if the protocol's
-    NICs cannot be shared by so many host processes.
+    NICs cannot be shared by `functions` host processes.
     """
     definition = packages.protocol(protocol)
     if definition.split_driver is None:
