@@ -246,8 +246,8 @@ class Line:
         due: list[tuple[int, bytes]] = []
         if self._out_of_order:
             while self.due <= now:
-                taken = self.take()
-                due.append((taken.due, taken.data))
+                arrived = self.take()
+                due.append((arrived.due, arrived.data))
             return due
         frame = self._first
         while frame is not None and frame.due <= now:

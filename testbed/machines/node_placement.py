@@ -199,16 +199,16 @@ def _cluster_partition(groups: Sequence[_Group], capacities: Mapping[str, Capaci
     if len(clusters) == len(groups):
         return {}
     numbers = {cluster: number for number, cluster in enumerate(clusters)}
-    for group, own in zip(groups, cluster_of, strict=True):
-        cluster = clusters[own]
+    for group, own_number in zip(groups, cluster_of, strict=True):
+        cluster = clusters[own_number]
         cluster.allowed = cluster.allowed & group.allowed if cluster.members else group.allowed
         cluster.members += group.members
         cluster.load += group.load
         cluster.declared += group.declared
         cluster.memory += group.memory
         for neighbour, weight in group.ties.items():
-            if (other := cluster_of[neighbour]) != own:
-                cluster.ties[numbers[other]] += weight
+            if (neighbour_number := cluster_of[neighbour]) != own_number:
+                cluster.ties[numbers[neighbour_number]] += weight
     try:
         partition = _partition([*clusters.values()], capacities, {})
     except UnsupportedError:
@@ -234,21 +234,21 @@ def _cluster_numbers(groups: Sequence[_Group], capacities: Mapping[str, Capacity
         return number
 
     for number in sorted(leader, key=lambda number: len(groups[number].ties)):
-        own = find_leader(number)
+        own_cluster = find_leader(number)
         weights: dict[int, int] = {}
         for neighbour, weight in groups[number].ties.items():
-            other = find_leader(neighbour)
-            weights[other] = weights.get(other, 0) + weight
-        weights.pop(own, None)
-        for other in sorted(weights, key=lambda other: (-weights[other], other)):
+            other_cluster = find_leader(neighbour)
+            weights[other_cluster] = weights.get(other_cluster, 0) + weight
+        weights.pop(own_cluster, None)
+        for other_cluster in sorted(weights, key=lambda other_cluster: (-weights[other_cluster], other_cluster)):
             if (
-                load[own] + load[other] <= max_load
-                and memory[own] + memory[other] <= max_memory
-                and allowed[own] == allowed[other]
+                load[own_cluster] + load[other_cluster] <= max_load
+                and memory[own_cluster] + memory[other_cluster] <= max_memory
+                and allowed[own_cluster] == allowed[other_cluster]
             ):
-                leader[own] = other
-                load[other] += load[own]
-                memory[other] += memory[own]
+                leader[own_cluster] = other_cluster
+                load[other_cluster] += load[own_cluster]
+                memory[other_cluster] += memory[own_cluster]
                 break
     return [find_leader(number) for number in leader]
 

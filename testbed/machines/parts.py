@@ -167,7 +167,7 @@ def complete_layout(part_layouts: Iterable[Layout]) -> Layout:
     layouts = list(part_layouts)
     first = layouts[0].part
     assert first is not None, "each layout is a part"
-    own = {node.name: node for layout in layouts for node in layout.nodes}
+    local_nodes = {node.name: node for layout in layouts for node in layout.nodes}
     links: dict[str, Link] = {}
     for layout in layouts:
         tunnels = layout.tunnels()
@@ -182,7 +182,7 @@ def complete_layout(part_layouts: Iterable[Layout]) -> Layout:
             links[link.name] = link
     return replace(
         layouts[0],
-        nodes=tuple(own.get(node.name, node) for node in first.nodes),
+        nodes=tuple(local_nodes.get(node.name, node) for node in first.nodes),
         switches=tuple(switch for layout in layouts for switch in layout.switches),
         links=tuple(links.values()),
         part=None,

@@ -54,11 +54,11 @@ import sys
 sys.path[:] = [path for path in sys.path if path]
 from importlib import metadata
 try:
-    found = metadata.version({DISTRIBUTION!r})
+    installed = metadata.version({DISTRIBUTION!r})
 except metadata.PackageNotFoundError:
-    found = "-"
-print({_GREETING!r} + found, flush=True)
-if found == sys.argv[1]:
+    installed = "-"
+print({_GREETING!r} + installed, flush=True)
+if installed == sys.argv[1]:
     from testbed.controller.runs.machine_part import main
     main()
 """

@@ -110,12 +110,12 @@ def _refuse_parts_elsewhere(name: str, present: Mapping[str, Any], addresses: Ma
 def _with_present_pinned(layout: Layout, present: Mapping[str, Any], constraints: Constraints) -> Constraints:
     """Pin elements that are up to their machines, unless the constraints exclude that, since moving a node would end its
     programs."""
-    known = {*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)}
+    names = {*(node.name for node in layout.nodes), *(switch.name for switch in layout.switches)}
     pins = {
         owner: machine
         for machine, part in present.items()
         for owner in part["owners"]
-        if owner in known and machine not in constraints.exclusions.get(owner, ())
+        if owner in names and machine not in constraints.exclusions.get(owner, ())
     }
     return Constraints({**pins, **constraints.pins}, constraints.exclusions)
 

@@ -68,11 +68,11 @@ def merge_injections(injected: Iterable[Sequence[Injection]]) -> tuple[Injection
     """Merge the injections of all parts; return them in the order of their numbers."""
     injections: dict[int, Injection] = {}
     for injection in (injection for part in injected for injection in part):
-        known = injections.get(injection.number)
-        if known is not None:
-            down = tuple(dict.fromkeys((*known.down, *injection.down)))
+        merged = injections.get(injection.number)
+        if merged is not None:
+            down = tuple(dict.fromkeys((*merged.down, *injection.down)))
             injection = replace(
-                known, places=(*known.places, *injection.places), rules=(*known.rules, *injection.rules), down=down
+                merged, places=(*merged.places, *injection.places), rules=(*merged.rules, *injection.rules), down=down
             )
         injections[injection.number] = injection
     return tuple(injections[number] for number in sorted(injections))
@@ -178,11 +178,11 @@ def heal(running: Workers, name: str, numbers: Sequence[int] = ()) -> tuple[Inje
     """Lift injections on all machines; return the lifted injections. numbers: empty: all. Raises NotFoundError for the
     number of an injection that is not in force."""
     state = spread_state(running, name)
-    known = [injection.number for injection in state.injected]
-    if missing := sorted({*numbers} - {*known}):
-        in_force = f"in force are {', '.join(map(str, known))}" if known else "nothing is"
-        raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {in_force}")
-    return _lift(state, name, list(numbers) or known)
+    in_force = [injection.number for injection in state.injected]
+    if missing := sorted({*numbers} - {*in_force}):
+        in_force_text = f"in force are {', '.join(map(str, in_force))}" if in_force else "nothing is"
+        raise NotFoundError(f"cluster {name} has no injection {missing[0]} in force; {in_force_text}")
+    return _lift(state, name, list(numbers) or in_force)
 
 
 def heal_cut(running: Workers, name: str, target: str) -> tuple[Injection, ...]:

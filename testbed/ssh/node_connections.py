@@ -35,9 +35,9 @@ class SshAddress:
 
 class _NodeConnection(Connection):  # type: ignore[misc]  # Fabric has no types
     def __init__(self, address: SshAddress) -> None:
-        own = Config(overrides={"load_ssh_configs": False, "run": {"in_stream": False}})
+        config = Config(overrides={"load_ssh_configs": False, "run": {"in_stream": False}})
         keys = {"key_filename": str(address.key), "allow_agent": False, "look_for_keys": False}
-        super().__init__(address.host, user=address.user, port=address.port, config=own, connect_kwargs=keys)
+        super().__init__(address.host, user=address.user, port=address.port, config=config, connect_kwargs=keys)
         self.client.load_system_host_keys(str(address.known_hosts))
         self.client.set_missing_host_key_policy(RejectPolicy())
         self._set(_ssh_address=address)

@@ -42,44 +42,44 @@ Names: TypeAlias = Annotated[tuple[str, ...], parse_benchmarks]
 
 
 def _ping_pong(comm: Comm, size: int) -> Call:
-    out, into = bytes(size), bytearray(size)
+    send_buffer, receive_buffer = bytes(size), bytearray(size)
 
     async def call(_: int) -> None:
         if comm.rank:
-            await comm.Recv(into, 0)
-            await comm.Send(out, 0)
+            await comm.Recv(receive_buffer, 0)
+            await comm.Send(send_buffer, 0)
         else:
-            await comm.Send(out, 1)
-            await comm.Recv(into, 1)
+            await comm.Send(send_buffer, 1)
+            await comm.Recv(receive_buffer, 1)
 
     return call
 
 
 def _ping_ping(comm: Comm, size: int) -> Call:
-    out, into = bytes(size), bytearray(size)
+    send_buffer, receive_buffer = bytes(size), bytearray(size)
 
     async def call(_: int) -> None:
-        received = await comm.Irecv(into, 1 - comm.rank)
-        await comm.Send(out, 1 - comm.rank)
+        received = await comm.Irecv(receive_buffer, 1 - comm.rank)
+        await comm.Send(send_buffer, 1 - comm.rank)
         await received.Wait()
 
     return call
 
 
 def _sendrecv(comm: Comm, size: int) -> Call:
-    out, into = bytes(size), bytearray(size)
+    send_buffer, receive_buffer = bytes(size), bytearray(size)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    return lambda _: comm.Sendrecv(out, right, 0, into, left, 0)
+    return lambda _: comm.Sendrecv(send_buffer, right, 0, receive_buffer, left, 0)
 
 
 def _exchange(comm: Comm, size: int) -> Call:
-    out, buffers = bytes(size), (bytearray(size), bytearray(size))
+    send_buffer, buffers = bytes(size), (bytearray(size), bytearray(size))
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
 
     async def call(_: int) -> None:
         # With two ranks both neighbours are the same rank; tags distinguish the messages.
         received = [await comm.Irecv(buffers[0], left, 0), await comm.Irecv(buffers[1], right, 1)]
-        sent = [await comm.Isend(out, right, 0), await comm.Isend(out, left, 1)]
+        sent = [await comm.Isend(send_buffer, right, 0), await comm.Isend(send_buffer, left, 1)]
         await Request.Waitall([*received, *sent])
 
     return call
@@ -110,8 +110,8 @@ def _allgather(comm: Comm, size: int) -> Call:
 
 
 def _alltoall(comm: Comm, size: int) -> Call:
-    out, into = bytes(size * comm.size), bytearray(size * comm.size)
-    return lambda _: comm.Alltoall(out, into)
+    send_buffer, receive_buffer = bytes(size * comm.size), bytearray(size * comm.size)
+    return lambda _: comm.Alltoall(send_buffer, receive_buffer)
 
 
 def _gatherv(comm: Comm, size: int) -> Call:
@@ -130,8 +130,8 @@ def _allgatherv(comm: Comm, size: int) -> Call:
 
 
 def _alltoallv(comm: Comm, size: int) -> Call:
-    out, into = _blocks(comm, size), _blocks(comm, size)
-    return lambda _: comm.Alltoallv(out, into)
+    send_buffer, receive_buffer = _blocks(comm, size), _blocks(comm, size)
+    return lambda _: comm.Alltoallv(send_buffer, receive_buffer)
 
 
 def _blocks(comm: Comm, size: int) -> list[Any]:

@@ -100,20 +100,20 @@ def _default(field: Field[Any]) -> object:
 def parse_settings(form: Any, settings: Mapping[str, object], owner: str) -> dict[str, Any]:
     """Parse settings; return their values by name. form: see `settings_of`. owner: whose settings they are, for error
     messages. Raises DescriptionError with all problems."""
-    known = {setting.name: setting for setting in settings_of(form)}
+    declared = {setting.name: setting for setting in settings_of(form)}
     problems: list[Problem] = []
     values: dict[str, Any] = {}
     for name, value in settings.items():
-        if name not in known:
-            near = get_close_matches(name, known, 1)
-            expected = f"one of the settings {', '.join(known)}" if known else "no settings: it has none"
+        if name not in declared:
+            near = get_close_matches(name, declared, 1)
+            expected = f"one of the settings {', '.join(declared)}" if declared else "no settings: it has none"
             problems.append(Problem("", f"unknown setting {name!r}", expected, near[0] if near else ""))
             continue
         try:
-            values[name] = _parse_value(known[name].type, value)
+            values[name] = _parse_value(declared[name].type, value)
         except UnitError as error:
             problems.append(Problem(name, repr(value), error.expected, error.suggestion))
-    for name, setting in known.items():
+    for name, setting in declared.items():
         if setting.default is MISSING and name not in settings:
             problems.append(Problem(name, "", "a value: it has no default"))
     if problems:

@@ -111,17 +111,17 @@ class Reader:
         if tail == head:
             return []
         if tail == head + 1:  # the most frequent case, without a loop
-            taken = [self._numbers[head & self._mask]]
+            values = [self._numbers[head & self._mask]]
             self._head = words[_HEAD] = tail
-            return taken
+            return values
         if not head < tail <= head + self._entries:
             raise ProtocolViolationError(f"tail is {tail}: it must be from {head}, the head, to {head + self._entries}")
         numbers, mask = self._numbers, self._mask
         if tail > head + limit:
             tail = head + limit
-        taken = [numbers[position & mask] for position in range(head, tail)]
+        values = [numbers[position & mask] for position in range(head, tail)]
         self._head = words[_HEAD] = tail
-        return taken
+        return values
 
     def announce_sleep(self) -> bool:
         """Announce a sleep; return whether the reader may sleep: the ring is empty, and the writer will wake the reader.

@@ -91,16 +91,16 @@ class IntegerSort:
         comm, problem = self._comm, self._problem
         if comm.rank == 0:
             change_keys(problem, self._keys, iteration)
-        own = np.zeros(problem.buckets + TEST_KEYS, np.int32)
-        own[: problem.buckets] = count_buckets(problem, self._keys)
+        contribution = np.zeros(problem.buckets + TEST_KEYS, np.int32)
+        contribution[: problem.buckets] = count_buckets(problem, self._keys)
         for number, index in enumerate(problem.indexes):
             if index // self._share == comm.rank:
-                own[problem.buckets + number] = self._keys[index % self._share]
-        totals = np.zeros_like(own)
-        await comm.Allreduce(own.data, totals.data)
+                contribution[problem.buckets + number] = self._keys[index % self._share]
+        totals = np.zeros_like(contribution)
+        await comm.Allreduce(contribution.data, totals.data)
         buckets, test_keys = totals[: problem.buckets].astype(np.int64), totals[problem.buckets :]
         ends = bucket_ends(buckets, comm.size)
-        sent_counts = keys_per_rank(own[: problem.buckets], ends)
+        sent_counts = keys_per_rank(contribution[: problem.buckets], ends)
         received_counts = np.zeros(comm.size, np.int32)
         await comm.Alltoall(sent_counts.data, received_counts.data)
         grouped = self._keys[np.argsort((self._keys >> bucket_shift(problem)).astype(np.uint16), kind="stable")]

@@ -51,37 +51,37 @@ class Messages:
 
     def __init__(self, comm: Comm) -> None:
         self.comm = comm
-        self._out, self._into = bytearray(), bytearray()
+        self._send_memory, self._receive_memory = bytearray(), bytearray()
 
-    def out(self, size: int) -> memoryview:
-        if len(self._out) < size:
-            self._out = bytearray(size)
-        return memoryview(self._out)[:size]
+    def send_buffer(self, size: int) -> memoryview:
+        if len(self._send_memory) < size:
+            self._send_memory = bytearray(size)
+        return memoryview(self._send_memory)[:size]
 
-    def into(self, size: int) -> memoryview:
-        if len(self._into) < size:
-            self._into = bytearray(size)
-        return memoryview(self._into)[:size]
+    def receive_buffer(self, size: int) -> memoryview:
+        if len(self._receive_memory) < size:
+            self._receive_memory = bytearray(size)
+        return memoryview(self._receive_memory)[:size]
 
-    async def swap(self, peer: int, out: int, into: int) -> None:
-        await self.comm.Sendrecv(self.out(out), peer, 0, self.into(into), peer, 0)
+    async def swap(self, peer: int, out_size: int, in_size: int) -> None:
+        await self.comm.Sendrecv(self.send_buffer(out_size), peer, 0, self.receive_buffer(in_size), peer, 0)
 
     async def allreduce_real(self) -> None:
-        await self.comm.Allreduce([self.out(_REAL), DOUBLE], [self.into(_REAL), DOUBLE], MAX)
+        await self.comm.Allreduce([self.send_buffer(_REAL), DOUBLE], [self.receive_buffer(_REAL), DOUBLE], MAX)
 
     async def alltoall(self, block: int) -> None:
         """Alltoall. All blocks use the same memory if pairs of ranks exchange them."""
         comm, size = self.comm, self.comm.size
         if choices.alltoall(size, block) != "pairwise":
-            await comm.Alltoall(self.out(block * size), self.into(block * size))
+            await comm.Alltoall(self.send_buffer(block * size), self.receive_buffer(block * size))
             return
         for step in range(1, size):  # a power of two
             await self.swap(comm.rank ^ step, block, block)
 
-    async def alltoallv(self, out: Sequence[int], into: Sequence[int]) -> None:
+    async def alltoallv(self, out_sizes: Sequence[int], in_sizes: Sequence[int]) -> None:
         displacements = [0] * self.comm.size
-        sent: list[Any] = [self.out(max(out)), out, displacements, BYTE]
-        received: list[Any] = [self.into(max(into)), into, displacements, BYTE]
+        sent: list[Any] = [self.send_buffer(max(out_sizes)), out_sizes, displacements, BYTE]
+        received: list[Any] = [self.receive_buffer(max(in_sizes)), in_sizes, displacements, BYTE]
         await self.comm.Alltoallv(sent, received)
 
 
@@ -200,9 +200,9 @@ class _MultiGridSchedule:
             size = _REAL * points[0] * points[1] * points[2]
             distance = box.stride(axis, level + 1)
             if role == "sender":
-                await messages.comm.Send(messages.out(size), box.neighbour(axis, -distance), axis)
+                await messages.comm.Send(messages.send_buffer(size), box.neighbour(axis, -distance), axis)
             elif role == "receiver":
-                await messages.comm.Recv(messages.into(size), box.neighbour(axis, distance), axis)
+                await messages.comm.Recv(messages.receive_buffer(size), box.neighbour(axis, distance), axis)
 
     async def _exchange(self, level: int) -> None:
         box, messages = self._box, self._messages
@@ -216,12 +216,12 @@ class _MultiGridSchedule:
             neighbours = [
                 (direction, box.neighbour(axis, direction * box.stride(axis, level))) for direction in (1, -1)
             ]
-            into, out = messages.into(2 * size), messages.out(size)
+            receive_buffer, send_buffer = messages.receive_buffer(2 * size), messages.send_buffer(size)
             requests = [
-                await messages.comm.Irecv(into[number * size : (number + 1) * size], rank, 1 - direction)
+                await messages.comm.Irecv(receive_buffer[number * size : (number + 1) * size], rank, 1 - direction)
                 for number, (direction, rank) in enumerate(reversed(neighbours))
             ]
-            requests += [await messages.comm.Isend(out, rank, direction + 1) for direction, rank in neighbours]
+            requests += [await messages.comm.Isend(send_buffer, rank, direction + 1) for direction, rank in neighbours]
             await Request.Waitall(requests)
 
 
@@ -238,7 +238,7 @@ async def fourier_transform(messages: Messages, problem: FtClass, compute: Compu
         await messages.alltoall(block)
         await compute(half_operations)
         if iteration:
-            await comm.Reduce([messages.out(_COMPLEX), DOUBLE], [messages.into(_COMPLEX), DOUBLE])
+            await comm.Reduce([messages.send_buffer(_COMPLEX), DOUBLE], [messages.receive_buffer(_COMPLEX), DOUBLE])
 
 
 SCHEDULES: Final[Mapping[str, Callable[[Messages, Any, Compute], Awaitable[None]]]] = {
