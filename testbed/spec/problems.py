@@ -14,7 +14,7 @@ _WIDTH = 60  # characters of a value in a message
 
 
 class MismatchError(ValueError):
-    """An invalid value of a key. expected: the valid values, as a phrase. suggestion: the likely intended value, or empty."""
+    """An invalid value of a key. expected: the valid values, as a phrase. suggestion: the intended value, or empty."""
 
     def __init__(self, expected: str, suggestion: str = "") -> None:
         self.expected = expected

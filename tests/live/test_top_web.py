@@ -353,8 +353,8 @@ def test_a_port_in_use_is_reported(view: WebView) -> None:
     ("arguments", "code", "words"),
     [
         (("nobody", "--web"), 4, "no cluster is named nobody"),
-        (("--web", "--once"), 2, "--web goes without"),
-        (("--web", "--json"), 2, "--web goes without"),
+        (("--web", "--once"), 2, "--web cannot be combined with"),
+        (("--web", "--json"), 2, "--web cannot be combined with"),
         (("--port", "80"), 2, "--port goes with --web"),
         (("--web", "--port", "70000"), 2, "--port"),
         (("--web", "--interval", "1ms"), 2, "at least 100ms"),

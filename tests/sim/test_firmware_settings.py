@@ -148,7 +148,7 @@ def test_option_firmware_sets_the_firmware_of_am2(tmp_path: Path) -> None:
     assert counters["packets_sent"] > 0
     assert not counters["acknowledgements_received"]
     rejected = CliRunner().invoke(command, ["run", "star-2", "--on", "n1", "true", "--firmware", "frames=2"])
-    assert "--firmware goes with a workload" in rejected.output
+    assert "--firmware needs a workload" in rejected.output
 
 
 def test_option_firmware_is_recorded_and_rejected_if_invalid(tmp_path: Path) -> None:

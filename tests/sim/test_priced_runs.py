@@ -111,7 +111,7 @@ def test_profiles_are_rejected_in_namespaces(tmp_path: Path) -> None:
         testbed.run("emp-2001", "pingpong", mode="live", profile="emp-2001")
     result = CliRunner().invoke(command, ["run", "star-4", "--on", "n1", "true", "--profile", "emp-2001"])
     assert result.exit_code == 2
-    assert "--profile goes with a workload" in result.output
+    assert "--profile needs a workload" in result.output
     assert not list(tmp_path.iterdir())
 
 

@@ -282,7 +282,7 @@ def cluster_with_nic(*lines: str) -> str:
         ('addresses = ["fe80::1/64"]', "link-local"),
         ('addresses = [7]', "an IPv4 or IPv6 address"),
         ('addresses = "10.0.0.1/16"', "a list"),
-        ('mac = "02:00:00:00:00:09"', "a hardware address of its own"),
+        ('mac = "02:00:00:00:00:09"', "another hardware address"),
         ('mac = "03:00:00:00:00:01"', "unicast"),
         ('mac = "02:00:00:00:00"', "a hardware address such as"),
         ('mac = "00:00:00:00:00:00"', "other than zero"),
