@@ -60,10 +60,11 @@ class StudyFolder:
         """Lock the folder for the block, so that no other process computes its points. Raises ConflictError."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConflictError(f"another process computes the points of {self.path}: wait until it ends") from None
             yield
-        except BlockingIOError:
-            raise ConflictError(f"another process computes the points of {self.path}: wait until it ends") from None
         finally:
             os.close(descriptor)
 

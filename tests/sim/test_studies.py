@@ -227,6 +227,12 @@ def test_a_folder_in_use_by_another_process_is_rejected(tmp_path: Path) -> None:
     assert run_study(study, folder, SerialEngine())[0].is_done
 
 
+def test_an_error_while_a_folder_is_locked_is_not_taken_for_another_process(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "out", counting_study(tmp_path, "[1]"))
+    with pytest.raises(BlockingIOError), folder.locked():
+        raise BlockingIOError
+
+
 def test_the_error_of_a_point_is_one_line_with_the_reason(tmp_path: Path) -> None:
     counting_study(tmp_path, "[99]")
     (tmp_path / "wrong.toml").write_text((tmp_path / "study.toml").read_text().replace("sim", "simm"))
