@@ -122,8 +122,8 @@ def to_seconds(_ctx: click.Context, _param: click.Parameter, text: str | None) -
         raise click.BadParameter(f"found {text!r}, {expected}") from error
 
 
-def in_words(seconds: float) -> str:
-    """Format an age: ``2 h 5 min``, ``3 min 20 s``, ``7 s``."""
+def format_age(seconds: float) -> str:
+    """Format an age or a remaining time: ``2 h 5 min``, ``3 min 20 s``, ``7 s``."""
     total = max(0, round(seconds))
     hours, minutes = divmod(total // 60, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {total % 60} s" if minutes else f"{total} s"

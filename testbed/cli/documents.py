@@ -358,7 +358,7 @@ DOCUMENTS: Mapping[str, Schema] = {
                 outcome=_with_description(_TEXT, "outcome of the last attempt: done or failed"),
                 error=_with_description(_TEXT, "reason of the failure"),
                 verdict=_with_description(_TEXT, "the run's grade"),
-                attempt=_with_description(_INTEGER, "the number of attempts"),
+                attempt=_with_description(_INTEGER, "number of the last attempt, from 1"),
                 seconds=_NUMBER,
                 rows=_list({"type": "object"}),
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from testbed.cli.collector import collector_off
-from testbed.cli.consoles import cluster_argument, cluster_named, echo, in_words, json_option, name_option, print_json
+from testbed.cli.consoles import cluster_argument, cluster_named, echo, format_age, json_option, name_option, print_json
 from testbed.errors import TestbedError, reason_of
 from testbed.spec.layout_json import impairment_to_json
 from testbed.spec.selection import SELECTOR
@@ -155,7 +155,7 @@ def _print(status: ClusterStatus) -> None:
     from testbed.cluster.records.status import summary
 
     state = status.state
-    age = in_words(time.time() - state.created)
+    age = format_age(time.time() - state.created)
     ends = "until taken down" if state.lasting else f"until process {state.owner.pid} ends"
     echo(f"{state.name} ({state.origin}): {summary(state.layout)}, up for {age}, {ends}")
     if state.phase != "up":
@@ -203,7 +203,7 @@ def _print(status: ClusterStatus) -> None:
         functions = f"{state.nics.functions} functions" if state.nics.functions > 1 else "1 function"
         echo(f"   NICs shared for {state.nics.protocol}, {functions} each, until process {state.nics.owner.pid} ends")
     for injection in state.injected:
-        remaining = f", {in_words(_remaining_seconds(injection))} left" if injection.until else ""
+        remaining = f", {format_age(_remaining_seconds(injection))} left" if injection.until else ""
         echo(f"   injected {injection.number}: {injection.what}{remaining}")
 
 

@@ -167,7 +167,7 @@ def shorten_traceback(error: pytest.ExceptionInfo[BaseException]) -> None:
 
 
 def judge_passed(item: pytest.Item) -> None:
-    """Replace the outcome of a passed test if its network was degraded or invalid, as its actions say."""
+    """Replace the outcome of a passed test, if the action for the grade of its network requires it."""
     raise_outcome(item.config, _network_verdict(item), item.stash[CLUSTER_TEST].actions)
 
 

@@ -26,8 +26,8 @@ class Kind:
 
     ports: default number of a switch's ports; 0: as many as its links need. max_ports: maximum number of ports; 0: no
     limit. why_max: reason of the maximum ("on a ... switch: ..."). lacks: keys of impairments that its links cannot have.
-    why_lacks: the reason. framing: what its switches forward by instead of Ethernet addresses, such as source routes; only
-    protocols whose frames have it can cross the network; empty: Ethernet addresses. planned: whether its switches get
+    why_lacks: the reason. framing: header by which its switches forward, such as source routes; only protocols whose frames
+    have it can cross the network; empty: Ethernet addresses. planned: whether its switches get
     forwarding tables. modelled: whether its switches and links are simulated, in namespaces by the relay; otherwise a switch
     is a bridge of the kernel. needs_switch: whether no link may join two nodes."""
 

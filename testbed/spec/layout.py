@@ -186,8 +186,8 @@ class Tunnel:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one machine's part of a cluster knows of the cluster. machine: the machine. mtu: MTU of the tunnels. tunnels: one
-    for each link to another machine. nodes: all nodes of the cluster, in its order, without files and environment."""
+    """Data of the whole cluster in the layout of one machine's part. machine: the machine. mtu: MTU of the tunnels. tunnels:
+    one for each link to another machine. nodes: all nodes of the cluster, in its order, without files and environment."""
 
     machine: str
     mtu: int

@@ -13,8 +13,8 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.style import Style
 
-from testbed.cli.consoles import in_words
-from testbed.cli.screen.panels import PANELS, Column, Panel, Row, clock, ordered, scaled, share
+from testbed.cli.consoles import format_age
+from testbed.cli.screen.panels import PANELS, Column, Panel, Row, format_decimal, format_share, format_time, sort_rows
 from testbed.cli.screen.view import HELP, View
 from testbed.observe.live.snapshot import Absent, Snapshot
 
@@ -67,7 +67,7 @@ def frame(snapshot: Snapshot | Absent, view: View, width: int, height: int) -> F
     if view.help:
         return _fit_height([*lines, *([(f" {line}", PLAIN)] for line in HELP)], view, width, height)
     panel = PANELS[view.panel]
-    rows = ordered(panel, snapshot, view.sort, reverse=view.reverse)
+    rows = sort_rows(panel, snapshot, view.sort, reverse=view.reverse)
     remaining = height - len(lines) - 2  # the table's titles and the foot take a line each
     detail = _detail(rows, view, width, height)
     events = (
@@ -99,7 +99,7 @@ def _fit_height(lines: list[Line], view: View, width: int, height: int) -> Frame
 
 def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
     title: Line = [(f" {clean(snapshot.cluster)}", TITLE), (f"  {snapshot.summary}", PLAIN)]
-    first = _spread(title, [(f"up for {in_words(snapshot.age)}  {clock(snapshot.time)[:8]} ", DIM)], width)
+    first = _spread(title, [(f"up for {format_age(snapshot.age)}  {format_time(snapshot.time)[:8]} ", DIM)], width)
     if snapshot.warning:
         second: Line = [(f" {clean(snapshot.warning)}", ALARM)]
     else:
@@ -107,14 +107,14 @@ def _head(snapshot: Snapshot, view: View, width: int) -> list[Line]:
         drops = sum(direction.drop_rate for direction in directions)
         second = [
             (
-                f" {scaled(sum(direction.rate for direction in directions))} frames/s  "
-                f"{scaled(sum(direction.bits for direction in directions))}bit/s  ",
+                f" {format_decimal(sum(direction.rate for direction in directions))} frames/s  "
+                f"{format_decimal(sum(direction.bits for direction in directions))}bit/s  ",
                 PLAIN,
             ),
-            (f"{scaled(drops)} drops/s", ALARM if drops else PLAIN),
+            (f"{format_decimal(drops)} drops/s", ALARM if drops else PLAIN),
             (f"  {len(snapshot.faults)} injected", CHANGED if snapshot.faults else PLAIN),
             *(
-                (f"  {clean(program.name).removeprefix('testbed-')} {share(program.cpu)} CPU", DIM)
+                (f"  {clean(program.name).removeprefix('testbed-')} {format_share(program.cpu)} CPU", DIM)
                 for program in snapshot.carriers[:3]
             ),
         ]
@@ -193,7 +193,7 @@ def _events(snapshot: Snapshot, width: int, max_events: int) -> list[Line]:
     lines: list[Line] = [[("─" * width, DIM)]]
     for event in snapshot.events[-max_events:]:
         words = ": ".join(part for part in (event.kind, event.where, event.what) if part)
-        lines.append([(_fit(f" {clock(event.time)[:8]} {words}", width).rstrip(), DIM)])
+        lines.append([(_fit(f" {format_time(event.time)[:8]} {words}", width).rstrip(), DIM)])
     return lines
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from testbed.cli.consoles import in_words
+from testbed.cli.consoles import format_age
 from testbed.observe.live.snapshot import Direction, Program, Snapshot
 
 _DECIMAL_PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _BINARY_PREFIXES: Final = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 
 
-def scaled(value: float) -> str:
+def format_decimal(value: float) -> str:
     """Format with three digits, in powers of 1000: 0, 17, 1.23k, 45.6M."""
     for scale, prefix in _DECIMAL_PREFIXES:
         if value >= 0.9995 * scale:
@@ -26,7 +26,7 @@ def scaled(value: float) -> str:
     return f"{value:.0f}" if value >= 9.95 or value == int(value) else f"{value:.1f}"
 
 
-def size(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Format bytes in powers of 1024: 812, 1.23K, 45.6M."""
     for scale, prefix in _BINARY_PREFIXES:
         if count >= 0.9995 * scale:
@@ -34,7 +34,7 @@ def size(count: int) -> str:
     return str(count)
 
 
-def share(value: float) -> str:
+def format_share(value: float) -> str:
     """Format as a percentage of one processor: 0%, 7%, 153%."""
     return f"{100 * value:.0f}%"
 
@@ -100,13 +100,13 @@ def _nodes(snapshot: Snapshot) -> list[Row]:
             addresses[0] if addresses else "",
             node.state,
             str(len(node.programs) or ""),
-            share(cpu) if node.programs else "",
-            size(memory) if node.programs else "",
-            scaled(sum(direction.rate for direction in out)),
-            scaled(sum(direction.rate for direction in back)),
-            scaled(sum(direction.bits for direction in out)),
-            scaled(sum(direction.bits for direction in back)),
-            scaled(drops) if drops else "",
+            format_share(cpu) if node.programs else "",
+            format_bytes(memory) if node.programs else "",
+            format_decimal(sum(direction.rate for direction in out)),
+            format_decimal(sum(direction.rate for direction in back)),
+            format_decimal(sum(direction.bits for direction in out)),
+            format_decimal(sum(direction.bits for direction in back)),
+            format_decimal(drops) if drops else "",
             busiest.name if busiest else "",
             " ".join(f"@{tag}" for tag in node.tags),
         )
@@ -132,7 +132,7 @@ def _nodes(snapshot: Snapshot) -> list[Row]:
 
 
 def _program(program: Program) -> str:
-    return f"{program.name} ({program.pid}) {share(program.cpu)} {size(program.memory)}"
+    return f"{program.name} ({program.pid}) {format_share(program.cpu)} {format_bytes(program.memory)}"
 
 
 def _links(snapshot: Snapshot) -> list[Row]:
@@ -147,9 +147,9 @@ def _links(snapshot: Snapshot) -> list[Row]:
                 " → ".join(ends),
                 link.state,
                 link.datapath,
-                scaled(counters.rate),
-                scaled(counters.bits),
-                scaled(counters.drop_rate) if counters.drop_rate else "",
+                format_decimal(counters.rate),
+                format_decimal(counters.bits),
+                format_decimal(counters.drop_rate) if counters.drop_rate else "",
                 causes,
                 counters.injected,
                 counters.declared,
@@ -170,7 +170,11 @@ def _links(snapshot: Snapshot) -> list[Row]:
 
 def _direction(direction: Direction, causes: str) -> tuple[str, str]:
     fates = ", ".join(f"{count:,} {name}" for name, count in direction.fates.items())
-    parts = [f"{direction.frames:,} frames, {size(direction.bytes)} bytes", f"dropped {causes or 'none'}", fates]
+    parts = [
+        f"{direction.frames:,} frames, {format_bytes(direction.bytes)} bytes",
+        f"dropped {causes or 'none'}",
+        fates,
+    ]
     impairments = f"declared: {direction.declared or 'nothing'}; injected: {direction.injected or 'nothing'}"
     return "; ".join(part for part in parts if part), impairments
 
@@ -188,9 +192,9 @@ def _nics(snapshot: Snapshot) -> list[Row]:
             cells = (
                 f"{node.name}:{nic.name}",
                 f"{nic.out.frames:,}",
-                size(nic.out.bytes),
+                format_bytes(nic.out.bytes),
                 f"{nic.back.frames:,}",
-                size(nic.back.bytes),
+                format_bytes(nic.back.bytes),
                 f"{drops:,}" if drops else "",
                 agent,
                 nic.mac,
@@ -209,7 +213,7 @@ def _faults(snapshot: Snapshot) -> list[Row]:
             (
                 str(fault.number),
                 fault.what,
-                "" if fault.seconds_left is None else in_words(fault.seconds_left),
+                "" if fault.seconds_left is None else format_age(fault.seconds_left),
                 ", ".join(fault.links),
             ),
             detail=(fault.what, ", ".join(fault.links)),
@@ -221,7 +225,7 @@ def _faults(snapshot: Snapshot) -> list[Row]:
 def _events(snapshot: Snapshot) -> list[Row]:
     rows = []
     for number, event in enumerate(snapshot.events):
-        cells = (clock(event.time), event.kind, event.where, event.what)
+        cells = (format_time(event.time), event.kind, event.where, event.what)
         alarm = event.kind.endswith(("died", "behind", "untold", "off")) or event.kind.startswith("not ")
         rows.append(
             Row(f"{event.time} {number}", cells, alarm=alarm, detail=(f"{event.kind}: {event.where}", event.what))
@@ -229,7 +233,7 @@ def _events(snapshot: Snapshot) -> list[Row]:
     return rows[::-1]
 
 
-def clock(nanoseconds: int) -> str:
+def format_time(nanoseconds: int) -> str:
     """Format a time of day: 22:50:01.234."""
     return f"{time.strftime('%H:%M:%S', time.localtime(nanoseconds // 10**9))}.{nanoseconds // 10**6 % 1000:03}"
 
@@ -312,7 +316,7 @@ PANELS: Final = (
 )
 
 
-def ordered(panel: Panel, snapshot: Snapshot, sort: int, *, reverse: bool = False) -> list[Row]:
+def sort_rows(panel: Panel, snapshot: Snapshot, sort: int, *, reverse: bool = False) -> list[Row]:
     """Return a panel's rows, sorted. sort: 0: the natural order; n: the n-th of the panel's `sorts`."""
     rows = list(panel.rows(snapshot))
     if sort:

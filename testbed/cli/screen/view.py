@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-from testbed.cli.screen.panels import PANELS, Row, ordered
+from testbed.cli.screen.panels import PANELS, Row, sort_rows
 from testbed.observe.live.snapshot import Absent, Snapshot
 
 HELP: Final = (
@@ -44,7 +44,7 @@ class Prompt:
 @dataclass(frozen=True, slots=True)
 class View:
     """The user's choices. panel: index of the panel shown. keys: key of each panel's selected row. sorts: sort order of each
-    panel, see `ordered`. reverse: whether the order is reversed. paused: whether the snapshot is kept. help: whether the
+    panel, see `sort_rows`. reverse: whether the order is reversed. paused: whether the snapshot is kept. help: whether the
     help is shown. prompt: open input line. typed: text of the last prompt. message: text of the last line. failed: whether
     the message is an error."""
 
@@ -113,7 +113,7 @@ def press(view: View, key: str, snapshot: Snapshot | Absent) -> tuple[View, Acti
         return _switch_panel(view, int(key) - 1), None
     if isinstance(snapshot, Absent):
         return view, None
-    rows = ordered(PANELS[view.panel], snapshot, view.sort, reverse=view.reverse)
+    rows = sort_rows(PANELS[view.panel], snapshot, view.sort, reverse=view.reverse)
     steps = {"down": 1, "j": 1, "up": -1, "k": -1, "page-down": _PAGE, "page-up": -_PAGE, "home": -len(rows)}
     steps |= {"g": -len(rows), "end": len(rows), "G": len(rows)}
     if key in steps:

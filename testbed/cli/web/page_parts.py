@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias, TypedDict
 
-from testbed.cli.consoles import in_words, printable
-from testbed.cli.screen.panels import PANELS, Panel, Row, ordered, scaled, share, size
+from testbed.cli.consoles import format_age, printable
+from testbed.cli.screen.panels import PANELS, Panel, Row, format_bytes, format_decimal, format_share, sort_rows
 from testbed.observe.arrangement import SWITCH, Graph, Position, arrange, curves
 from testbed.observe.live.snapshot import Absent, Direction, Fault, Link, Node, Snapshot, Switch
 
@@ -25,8 +25,8 @@ _MAX_NODE_WIDTH: Final = 96.0
 
 
 class Choices(TypedDict, total=False):
-    """Choices of a viewer. panel: the table below the picture, empty for none. sort: its sort order, see `ordered`. reverse:
-    whether the order is reversed. kind, name: the selected element. paused: whether the snapshot shown is kept."""
+    """Choices of a viewer. panel: the table below the picture, empty for none. sort: its sort order, see `sort_rows`.
+    reverse: whether the order is reversed. kind, name: the selected element. paused: whether the snapshot shown is kept."""
 
     panel: str
     sort: int
@@ -65,15 +65,15 @@ def _head(snapshot: Snapshot) -> JSON:
         "cluster": snapshot.cluster,
         "origin": snapshot.origin,
         "summary": snapshot.summary,
-        "age": in_words(snapshot.age),
+        "age": format_age(snapshot.age),
         "warning": snapshot.warning,
-        "frames": scaled(sum(direction.rate for direction in directions)),
-        "bits": scaled(sum(direction.bits for direction in directions)),
-        "drops": scaled(drops),
+        "frames": format_decimal(sum(direction.rate for direction in directions)),
+        "bits": format_decimal(sum(direction.bits for direction in directions)),
+        "drops": format_decimal(drops),
         "dropping": drops > 0,
         "faults": len(snapshot.faults),
         "carriers": [
-            f"{printable(program.name).removeprefix('testbed-')} {share(program.cpu)}"
+            f"{printable(program.name).removeprefix('testbed-')} {format_share(program.cpu)}"
             for program in snapshot.carriers[:3]
         ],
     }
@@ -156,7 +156,8 @@ def _node(node: Node) -> JSON:
     tooltip = [f"{node.name} {node.state}"]
     tooltip += [f"{nic.name} {' '.join(nic.addresses)}" for nic in node.nics]
     tooltip += [
-        f"{printable(program.name)} {share(program.cpu)} {size(program.memory)}" for program in node.programs[:8]
+        f"{printable(program.name)} {format_share(program.cpu)} {format_bytes(program.memory)}"
+        for program in node.programs[:8]
     ]
     return {
         "up": node.state == "up",
@@ -180,8 +181,8 @@ def _link(link: Link) -> JSON:
 def _direction(direction: Direction) -> JSON:
     return {
         "bits": round(direction.bits),
-        "load": f"{scaled(direction.bits)}bit/s",
-        "drops": scaled(direction.drop_rate) if direction.drop_rate else "",
+        "load": f"{format_decimal(direction.bits)}bit/s",
+        "drops": format_decimal(direction.drop_rate) if direction.drop_rate else "",
         "declared": direction.declared,
         "injected": direction.injected,
     }
@@ -191,7 +192,7 @@ def _fault(fault: Fault) -> JSON:
     return {
         "number": fault.number,
         "what": fault.what,
-        "left": "" if fault.seconds_left is None else in_words(fault.seconds_left),
+        "left": "" if fault.seconds_left is None else format_age(fault.seconds_left),
         "links": fault.links,
     }
 
@@ -210,7 +211,7 @@ def _table(snapshot: Snapshot, choices: Choices) -> JSON:
     if panel is None:
         return None
     sort = max(0, min(choices.get("sort", 0), len(panel.sorts)))
-    rows = ordered(panel, snapshot, sort, reverse=choices.get("reverse", False))
+    rows = sort_rows(panel, snapshot, sort, reverse=choices.get("reverse", False))
     return {
         "name": panel.name,
         "columns": _columns(panel),
@@ -262,7 +263,12 @@ def _node_details(node: Node, snapshot: Snapshot) -> JSON:
     programs: list[JSON] = [
         {
             "key": str(program.pid),
-            "cells": [printable(program.name), str(program.pid), share(program.cpu), size(program.memory)],
+            "cells": [
+                printable(program.name),
+                str(program.pid),
+                format_share(program.cpu),
+                format_bytes(program.memory),
+            ],
         }
         for program in sorted(node.programs, key=lambda program: -program.cpu)
     ]

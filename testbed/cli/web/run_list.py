@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.cli.consoles import in_words, printable
+from testbed.cli.consoles import format_age, printable
 from testbed.cli.screen.key_commands import own_command, summarize
 from testbed.cli.web.page_parts import JSON
 from testbed.errors import TestbedError
@@ -144,7 +144,7 @@ class _Progress:
 
     def _progress_text(self, run: RecordedRun) -> str:
         rows = self._rows.sample()
-        seconds = in_words(time.time() - float(run.parameters.get("began", time.time())))
+        seconds = format_age(time.time() - float(run.parameters.get("began", time.time())))
         repeat = int(run.parameters.get("repeat", 1))
         repetition = f"repetition {max(1, self._repetition)} of {repeat}, " if repeat > 1 else ""
         return f"{repetition}{rows:,} row{'s' if rows != 1 else ''}, {seconds}"

@@ -82,7 +82,7 @@ class Firmware:
         self._descriptors = descriptors
         self._owned: set[int] = set()  # indices of the descriptors that the NIC owns
         self._receive_buffers: deque[tuple[int, memoryview]] = deque()  # index of the descriptor, memory
-        self._unreported_restarts: set[int] = set()  # restarted peers of which the host does not know yet
+        self._unreported_restarts: set[int] = set()  # restarted peers that have not been reported to the host
 
     def take_over(self, former: Firmware) -> None:
         """Replace firmware whose host has ended: announce the new incarnation to the peers that the former one knew."""
