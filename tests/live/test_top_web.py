@@ -338,7 +338,7 @@ def test_a_command_in_progress_when_the_view_ends_is_completed(view: WebView) ->
 
 def test_the_page_shows_that_the_view_has_ended(page: Browser, view: WebView) -> None:
     assert view.end(signal.SIGINT) == 0
-    page.until("document.querySelector('#notice').textContent.includes('has ended')")
+    page.until("document.querySelector('#notice').textContent.includes('is lost')")
     page.messages.clear()  # from the page's attempts to reconnect
 
 
