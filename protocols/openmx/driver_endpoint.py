@@ -71,7 +71,7 @@ class Driver:
     """State that the driver's modules share: the NIC, the peers' addresses, timers, counters, and endpoints.
 
     fragment_size: data bytes of a fragment or pull reply. timers: timers of pulls by handle, and of alarms by ~endpoint.
-    local_ranks: numbers of the ranks on this node. early: connection requests to endpoints that are not open yet.
+    local_ranks: numbers of the ranks on this node. early_connects: connection requests to endpoints that are not open yet.
     close_notices: see `Firmware.take_over`. drivers: the drivers of this process by number, this one included. Open-MX has
     one driver for all ranks of a node; here each rank has its own, and the drivers of one process access each other's
     endpoints and memory.
@@ -100,7 +100,7 @@ class Driver:
         self.timers: Final[Timers[int]] = Timers()
         self.endpoints: Final[dict[int, DriverEndpoint]] = {}
         self.local_ranks: Final = frozenset((adapter.number, *adapter.siblings))
-        self.early: dict[Connection, Event] = {}
+        self.early_connects: dict[Connection, Event] = {}
         self.close_notices: Announcements[Connection] | None = None
         self._node_actions: Final = node_actions(nic)
         self._adapter: Final = adapter
@@ -172,8 +172,8 @@ class Driver:
         else:
             self.step(endpoint, "connection request")
             key = (endpoint.index, event.peer, event.endpoint)
-            if key in self.early or len(self.early) < _MAX_EARLY:
-                self.early[key] = event
+            if key in self.early_connects or len(self.early_connects) < _MAX_EARLY:
+                self.early_connects[key] = event
 
     def deliver(self, by: Driver, endpoint: DriverEndpoint, event: Event, data: Buffer = b"") -> None:
         """Hand a message over to the library of an open endpoint, or drop it if the ring is full."""

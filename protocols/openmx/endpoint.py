@@ -309,12 +309,12 @@ class Endpoint:
                 request.finish(SUCCESS, len(request.buffer), len(request.buffer))
 
     def fail_messages(
-        self, partner: Partner, outgoing: list[Outgoing], partials: list[Incoming], status: Status
+        self, partner: Partner, outgoing: list[Outgoing], incomplete: list[Incoming], status: Status
     ) -> None:
         """Fail the messages of a partner that are in progress."""
         for message in outgoing:
             self.finish_send(message, status)
-        self.incoming.fail_messages(partner, partials, status)
+        self.incoming.fail_messages(partner, incomplete, status)
         if self.on_lost is not None:
             self.on_lost(partner, status)
 

@@ -78,8 +78,8 @@ class Firmware(firmware.Firmware):
         and senders that do not wait for them must not be disturbed earlier than by the refusal of a retransmission.
         """
         settings = self._driver.settings
-        self._driver.early = previous._driver.early
-        for index, _, _ in self._driver.early:
+        self._driver.early_connects = previous._driver.early_connects
+        for index, _, _ in self._driver.early_connects:
             self._driver.endpoints[index] = DriverEndpoint(index)
         pending = previous._driver.close_notices.pending() if previous._driver.close_notices is not None else {}
         self._driver.close_notices = notices = Announcements(_appending_to(self._due_notices))
@@ -163,15 +163,15 @@ class Firmware(firmware.Firmware):
         endpoint.session = command.session
         endpoint.ring = ReceiveRing(memory, command.length, driver.fragment_size)
         self._driver.step(endpoint, "open")
-        for key in [key for key in driver.early if key[0] == endpoint.index]:
-            driver.deliver(driver, endpoint, driver.early.pop(key))
+        for key in [key for key in driver.early_connects if key[0] == endpoint.index]:
+            driver.deliver(driver, endpoint, driver.early_connects.pop(key))
 
     def _close(self, endpoint: DriverEndpoint, command: Command) -> None:  # noqa: ARG002
         self._driver.step(endpoint, "close")
         endpoint.regions.clear()
         for connection in [connection for connection in self._connections if connection[0] == endpoint.index]:
             del self._connections[connection]
-        self._pulls.forget(endpoint)
+        self._pulls.end_all(endpoint)
         self._driver.timers.cancel(~endpoint.index)
 
     def _send(self, endpoint: DriverEndpoint, command: Command) -> None:
@@ -278,7 +278,7 @@ class Firmware(firmware.Firmware):
         self._pulls.begin(self._now, endpoint, command)
 
     def _close_pull(self, endpoint: DriverEndpoint, command: Command) -> None:
-        self._pulls.close(endpoint, command.number)
+        self._pulls.end(endpoint, command.number)
 
     def _set_alarm(self, endpoint: DriverEndpoint, command: Command) -> None:
         self._driver.timers.set(~endpoint.index, self._now + command.length)

@@ -123,9 +123,9 @@ class IncomingMessages:
         if not incoming.missing and incoming.receive is not None:
             self._deliver(incoming, incoming.receive)
 
-    def fail_messages(self, partner: Partner, partials: list[Incoming], status: Status) -> None:
+    def fail_messages(self, partner: Partner, incomplete: list[Incoming], status: Status) -> None:
         """Discard a partner's incomplete messages, and fail their receives."""
-        for incoming in [*partials, *self.queues.unpulled(partner)]:
+        for incoming in [*incomplete, *self.queues.unpulled(partner)]:
             self.queues.forget(incoming)
             if incoming.receive is not None:
                 self.finish(incoming, incoming.receive, status)

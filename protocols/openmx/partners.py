@@ -57,7 +57,8 @@ class Partner:
         "_connect_seqnum",
         "_early",
         "_endpoint",
-        "_former",
+        "_former_requests",
+        "_incomplete",
         "_is_passive",
         "_key",
         "_last_acknum",
@@ -66,7 +67,6 @@ class Partner:
         "_last_session",
         "_next_match",
         "_next_send",
-        "_partials",
         "_queue",
         "_retries",
         "_unacked",
@@ -106,7 +106,7 @@ class Partner:
         # Number of the next message to match. A reopened endpoint begins with another session, since messages and
         # acknowledgements of the previous one may still arrive.
         self._next_match = (endpoint.session % SESSIONS) << SEQNUM_BITS | endpoint.settings.first_seqnum
-        self._partials: dict[int, Incoming] = {}  # messages with fragments to come, oldest first
+        self._incomplete: dict[int, Incoming] = {}  # messages with fragments to come, oldest first
         self._early: dict[int, list[tuple[Event, bytes]]] = {}
         self._acknum = 0
         self._last_acknum = 0
@@ -114,7 +114,7 @@ class Partner:
         self._is_passive = False  # the partner initiated this connection
         self._last_request = 0, 0  # session and number of the partner's last connection request
         # Last request of each earlier session of the partner, by session: copies of these requests may still arrive.
-        self._former: dict[int, int] = {}
+        self._former_requests: dict[int, int] = {}
 
     def __repr__(self) -> str:
         return f"<endpoint {self.index} of node {self.node}>"
@@ -167,14 +167,14 @@ class Partner:
     def abandon_messages(self, status: Status) -> None:
         """Fail the partner's incomplete messages with `status`, and refuse what still arrives in this session."""
         if self.state == states.CONNECTED:
-            partials, self._partials, self._early = self._partials, {}, {}
+            incomplete, self._incomplete, self._early = self._incomplete, {}, {}
             self._begin_receiving()
-            self._endpoint.incoming.fail_messages(self, list(partials.values()), status)
+            self._endpoint.incoming.fail_messages(self, list(incomplete.values()), status)
 
     def receive_request(self, event: Event) -> None:
         """Handle the partner's connection request, and answer it."""
         last_session, last_number = self._last_request
-        former_number = self._former.get(event.session, -1)
+        former_number = self._former_requests.get(event.session, -1)
         if former_number >= 0:
             is_late = (former_number - event.number) & 0xFF < _HALF_REQUEST_NUMBERS
         else:
@@ -220,10 +220,10 @@ class Partner:
         """Record the partner's last connection request, and keep the last one of its previous session."""
         last_session, last_number = self._last_request
         if last_session and session != last_session:
-            self._former[last_session] = last_number
-            self._former.pop(session, None)
-            if len(self._former) > _MAX_FORMER:
-                del self._former[next(iter(self._former))]
+            self._former_requests[last_session] = last_number
+            self._former_requests.pop(session, None)
+            if len(self._former_requests) > _MAX_FORMER:
+                del self._former_requests[next(iter(self._former_requests))]
         self._last_request = session, number
 
     def receive_answer(self, event: Event) -> None:
@@ -276,8 +276,8 @@ class Partner:
         self._step(event)
         unacked, queue = self._unacked, self._queue
         self._unacked, self._queue, self._unacked_frames, self.pending_acks = deque(), deque(), 0, 0
-        partials, self._partials, self._early = self._partials, {}, {}
-        self._endpoint.fail_messages(self, [*unacked, *queue], list(partials.values()), status)
+        incomplete, self._incomplete, self._early = self._incomplete, {}, {}
+        self._endpoint.fail_messages(self, [*unacked, *queue], list(incomplete.values()), status)
         self._complete_connecting(status)
 
     def _begin_connecting(self) -> None:
@@ -375,7 +375,7 @@ class Partner:
 
     def _ack(self) -> int:
         """Return the cumulative acknowledgement: the number of the first incomplete message."""
-        return next(iter(self._partials)) if self._partials else self._next_match
+        return next(iter(self._incomplete)) if self._incomplete else self._next_match
 
     def on_tick(self, ticks: int) -> None:
         """Send due acknowledgements and retransmissions. Each round of retransmissions begins with another message, and each
@@ -431,7 +431,7 @@ class Partner:
             while early := self._early.pop(self._next_match, None):
                 for kept, kept_data in early:
                     self._accept_or_add(kept, memoryview(kept_data))
-        elif event.seqnum in self._partials:
+        elif event.seqnum in self._incomplete:
             self._add_fragment(event, data)
         else:
             self._keep_out_of_order(event, data, ahead)
@@ -476,18 +476,18 @@ class Partner:
         if self.state != states.CONNECTED:  # the program's handler has disconnected
             return
         incoming.seqnum = event.seqnum
-        self._partials[event.seqnum] = incoming
+        self._incomplete[event.seqnum] = incoming
         self._add_fragment(event, data)
 
     def _add_fragment(self, event: Event, data: memoryview) -> None:
-        incoming = self._partials.get(event.seqnum)
+        incoming = self._incomplete.get(event.seqnum)
         bit = 1 << event.number
         if incoming is None or not incoming.missing & bit:
             self._endpoint.counters.duplicates += 1
             return
         incoming.missing &= ~bit
         if not incoming.missing:
-            del self._partials[event.seqnum]
+            del self._incomplete[event.seqnum]
         self._endpoint.incoming.store_fragment(incoming, event, data)
 
     def _take_ack(self, ack: int) -> None:

@@ -44,10 +44,10 @@ class Block:
 
 
 class Pull:
-    """A pull at the requesting endpoint. blocks: in flight, the oldest incomplete block first. next: index of the first
-    frame that was not requested yet. retries: consecutive time-outs."""
+    """A pull at the requesting endpoint. blocks: in flight, the oldest incomplete block first. frames: number of frames.
+    next_frame: index of the first frame that was not requested yet. retries: consecutive time-outs."""
 
-    __slots__ = ("blocks", "command", "endpoint", "frames", "handle", "next", "retries", "state", "target")
+    __slots__ = ("blocks", "command", "endpoint", "frames", "handle", "next_frame", "retries", "state", "target")
 
     def __init__(
         self, handle: int, endpoint: DriverEndpoint, command: Command, target: memoryview, fragment_size: int
@@ -59,7 +59,7 @@ class Pull:
         self.frames: Final = -(-command.length // fragment_size)
         self.state = states.PULL.initial
         self.blocks: list[Block] = []
-        self.next = 0
+        self.next_frame = 0
         self.retries = 0
 
 
@@ -82,7 +82,7 @@ class Pulls:
             target = driver.memory.view(command.address, command.length)
         except UnpinnedError:
             driver.counters.invalid += 1
-            self._return(endpoint, command, Status.BAD_RDMAWIN)
+            self._post_result(endpoint, command, Status.BAD_RDMAWIN)
             return
         sender = driver.driver_on_node(command.peer)
         if sender is not None:
@@ -98,11 +98,11 @@ class Pulls:
             sender, command.dst_endpoint, command.session, command.match, command.turn, 0, command.length
         )
         if isinstance(data, int):
-            self._return(endpoint, command, _REFUSALS.get(data, Status.ENDPOINT_CLOSED))
+            self._post_result(endpoint, command, _REFUSALS.get(data, Status.ENDPOINT_CLOSED))
             return
         self._driver.counters.shared_pull += 1
         self._store(target, data)
-        self._return(endpoint, command, Status.SUCCESS)
+        self._post_result(endpoint, command, Status.SUCCESS)
 
     def _next_handle(self, endpoint: DriverEndpoint, number: int) -> int:
         """Return a handle that differs from those of earlier pulls with the same number, even before a restart: late
@@ -113,16 +113,16 @@ class Pulls:
             if handle not in self._pulls:
                 return handle
 
-    def forget(self, endpoint: DriverEndpoint) -> None:
+    def end_all(self, endpoint: DriverEndpoint) -> None:
         """End the pulls of a closed endpoint."""
         for pull in [pull for pull in self._pulls.values() if pull.endpoint is endpoint]:
-            self._forget(pull, "ended by the library")
+            self._end(pull, "ended by the library")
 
-    def close(self, endpoint: DriverEndpoint, number: int) -> None:
+    def end(self, endpoint: DriverEndpoint, number: int) -> None:
         """End a pull that the library has abandoned."""
         pull = self._pull_of(endpoint, number)
         if pull is not None:
-            self._forget(pull, "ended by the library")
+            self._end(pull, "ended by the library")
 
     def expire(self, now: int, handle: int) -> None:
         """Retry a pull that made no progress for the time-out, or give up."""
@@ -166,7 +166,7 @@ class Pulls:
             return
         block.missing &= ~bit
         self._store(pull.target[offset : offset + length], data)
-        if pull.next == pull.frames and not [pending for pending in pull.blocks if pending.missing]:
+        if pull.next_frame == pull.frames and not [pending for pending in pull.blocks if pending.missing]:
             self._finish(pull, "last reply", Status.SUCCESS)
             return
         self._step(pull, "reply")
@@ -220,9 +220,9 @@ class Pulls:
         self._step(pull, "later block is complete")
 
     def _request_next(self, now: int, pull: Pull) -> None:
-        while pull.next < pull.frames and len(pull.blocks) < BLOCKS:
-            block = Block(pull.next, min(BLOCK_FRAMES, pull.frames - pull.next))
-            pull.next += block.count
+        while pull.next_frame < pull.frames and len(pull.blocks) < BLOCKS:
+            block = Block(pull.next_frame, min(BLOCK_FRAMES, pull.frames - pull.next_frame))
+            pull.next_frame += block.count
             pull.blocks.append(block)
             self._request_block(pull, block)
         self._set_timer(now, pull)
@@ -251,15 +251,15 @@ class Pulls:
         self._driver.counters.add(row.counters)
 
     def _finish(self, pull: Pull, event: str, status: Status) -> None:
-        self._forget(pull, event)
-        self._return(pull.endpoint, pull.command, status)
+        self._end(pull, event)
+        self._post_result(pull.endpoint, pull.command, status)
 
-    def _forget(self, pull: Pull, event: str) -> None:
+    def _end(self, pull: Pull, event: str) -> None:
         self._step(pull, event)
         del self._pulls[pull.handle]
         self._driver.timers.cancel(pull.handle)
 
-    def _return(self, endpoint: DriverEndpoint, command: Command, status: Status) -> None:
+    def _post_result(self, endpoint: DriverEndpoint, command: Command, status: Status) -> None:
         endpoint.ring.write_result(command.number, command.word & 0xFFFF, status)
         self._driver.nic.post_completion(endpoint.index << 16 | PULL_DONE | command.number)
 

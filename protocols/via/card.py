@@ -174,10 +174,36 @@ class Vi:
     """
 
     __slots__ = (
-        "attributes", "connect_slot", "discriminator", "expected", "expires", "is_gap_reported", "max_transfer", "message",
-        "number", "peer", "peer_session", "peer_vi", "progress_time", "ptag", "queue", "reads", "receives", "reliability",
-        "replies", "resent_from", "retries", "sequence", "session", "state", "step", "stored_bytes", "target",
-        "unacknowledged", "unconfirmed", "unsent",
+        "attributes",
+        "connect_slot",
+        "discriminator",
+        "expected",
+        "expires",
+        "frames_to_acknowledge",
+        "is_gap_reported",
+        "max_transfer",
+        "next_message",
+        "next_sequence",
+        "number",
+        "peer",
+        "peer_session",
+        "peer_vi",
+        "progress_time",
+        "ptag",
+        "queue",
+        "read_count",
+        "receives",
+        "reliability",
+        "replies",
+        "resent_from",
+        "retries",
+        "session",
+        "state",
+        "step",
+        "stored_bytes",
+        "target",
+        "unacknowledged",
+        "unsent",
     )  # fmt: skip
 
     def __init__(self, number: int, ptag: int, reliability: int, max_transfer: int, attributes: int) -> None:
@@ -193,9 +219,9 @@ class Vi:
         self.discriminator = b""
         self.step = 0
         self.expires = 0
-        self.begin(None, 0, 0)
+        self.reset(None, 0, 0)
 
-    def begin(self, peer: peers.Peer | None, vi: int, session: int) -> None:
+    def reset(self, peer: peers.Peer | None, vi: int, session: int) -> None:
         """Set the remote end, and reset the state of the connection."""
         self.peer = peer
         self.peer_vi = vi
@@ -203,15 +229,15 @@ class Vi:
         self.queue: deque[Outgoing] = deque()  # messages not yet completed
         self.unsent: deque[Outgoing] = deque()  # messages with frames still to send
         self.replies: deque[Outgoing] = deque()  # responses to the peer's RDMA Reads, with frames still to send
-        self.reads = 0  # RDMA Reads in progress
-        self.sequence = 0  # of the next frame
-        self.message = 0  # number of the next message
+        self.read_count = 0  # number of RDMA Reads in progress
+        self.next_sequence = 0  # sequence number of the next frame
+        self.next_message = 0  # number of the next message
         self.unacknowledged: deque[tuple[int, bytes]] = deque()  # sequence number, frame
         self.resent_from = -1  # missing frame for which the receiver's report caused the last retransmission; -1: none
         self.retries = 0
         self.progress_time = 0  # of the last acknowledgement, or when the oldest unacknowledged frame was sent
         self.expected = 0  # sequence number of the next frame to accept
-        self.unconfirmed = 0  # frames received since the last acknowledgement
+        self.frames_to_acknowledge = 0  # number of frames received since the last acknowledgement
         self.is_gap_reported = False
         self.target: Target | None = None  # message being received
         self.stored_bytes = 0  # of this message

@@ -72,7 +72,7 @@ class Connections:
         card = self._card
         peer = card.peers.peer(command.number)
         is_peer = command.op == Op.CONNECT_PEER
-        vi.begin(peer, 0, 0)
+        vi.reset(peer, 0, 0)
         vi.session = card.next_session()
         vi.connect_slot, vi.discriminator = slot, command.name
         vi.step = STEP_PEER_REQUEST if is_peer else STEP_REQUEST
@@ -152,7 +152,7 @@ class Connections:
                 self.pending_disconnects.add(vi, 0)
             card.step_vi(vi, "disconnect")
         card.flush(vi)
-        vi.begin(None, 0, 0)
+        vi.reset(None, 0, 0)
 
     # Frames and timers.
 
@@ -292,7 +292,7 @@ class Connections:
 
     def _join(self, vi: Vi, event: str, request: Request, number: int = 0) -> None:
         """Connect a VI to a request, and accept it. number: number of a queued request."""
-        vi.begin(request.peer, request.vi, request.session)
+        vi.reset(request.peer, request.vi, request.session)
         self._record_answer(request, STEP_ACCEPT)
         self._send_step(vi, STEP_ACCEPT)
         self._complete_connecting(vi, event, number)

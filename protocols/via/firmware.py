@@ -171,7 +171,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         if loopback.frames:
             loopback.run(now, self._handle_frame)
         if disconnects.new:
-            disconnects.begin(now)
+            disconnects.start_timers(now)
         if card.returned:
             card.post_returned()
         if loopback.frames and not loopback.is_running:

@@ -37,7 +37,7 @@ class PendingDisconnect:
 
 
 class PendingDisconnects:
-    """The ends of one NIC's connections that are not confirmed yet. new: entries whose timers `begin` will start."""
+    """The ends of one NIC's connections that are not confirmed yet. new: entries without a timer yet, see `start_timers`."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
@@ -52,7 +52,7 @@ class PendingDisconnects:
         self.new.append(disconnect)
         self._send(disconnect)
 
-    def begin(self, now: int) -> None:
+    def start_timers(self, now: int) -> None:
         """Start the timers of new entries."""
         for disconnect in self.new:
             disconnect.start_time = now

@@ -91,8 +91,8 @@ class Receiver:
             return
         vi.expected = vi.expected + 1 & _MASK
         vi.is_gap_reported = False
-        vi.unconfirmed += 1
-        if flags & FLAGS_LAST or vi.unconfirmed >= self._card.settings.acknowledge:
+        vi.frames_to_acknowledge += 1
+        if flags & FLAGS_LAST or vi.frames_to_acknowledge >= self._card.settings.acknowledge:
             self._acknowledge(vi)
 
     def _handle_out_of_order(self, vi: Vi, ahead: int) -> None:
@@ -106,7 +106,7 @@ class Receiver:
             self._acknowledge(vi, FLAGS_MISSING)
 
     def _acknowledge(self, vi: Vi, flags: int = 0) -> None:
-        vi.unconfirmed = 0
+        vi.frames_to_acknowledge = 0
         self._card.counters.acknowledgements_sent += 1
         self._card.send_frame(vi, TYPE_ACK, flags, vi.expected)
 
@@ -225,7 +225,7 @@ class Receiver:
         read.received_bytes += len(payload)
         if read.received_bytes == total:
             read.is_finished = True
-            vi.reads -= 1
+            vi.read_count -= 1
             self._sender.complete(vi)
         return True
 

@@ -36,8 +36,8 @@ class Sender:
 
     def post(self, now: int, vi: Vi, outgoing: Outgoing) -> None:
         """Append a message to a connected VI's queue."""
-        outgoing.number = vi.message
-        vi.message = vi.message + 1 & _MASK
+        outgoing.number = vi.next_message
+        vi.next_message = vi.next_message + 1 & _MASK
         vi.queue.append(outgoing)
         vi.unsent.append(outgoing)
         self.pump(now, vi)
@@ -46,7 +46,7 @@ class Sender:
         """Handle an acknowledgement of all frames before `sequence`. is_missing: the receiver has dropped later
         frames."""
         counters, unacknowledged = self._card.counters, vi.unacknowledged
-        oldest = unacknowledged[0][0] if unacknowledged else vi.sequence
+        oldest = unacknowledged[0][0] if unacknowledged else vi.next_sequence
         count = sequence - oldest & _MASK
         if count > len(unacknowledged) or (not count and not is_missing):
             counters.late_acknowledgements += 1
@@ -104,7 +104,7 @@ class Sender:
             if not unsent:
                 break
             outgoing = unsent[0]
-            if vi.reads and outgoing.control & QFENCE:
+            if vi.read_count and outgoing.control & QFENCE:
                 break
             try:
                 frame = self._frame(vi, outgoing)
@@ -114,17 +114,17 @@ class Sender:
                 self._connections.lose(vi, "violation", error, Done.PROTECTION_ERROR)
                 return
             if is_reliable:
-                vi.unacknowledged.append((vi.sequence, frame))
-            vi.sequence = vi.sequence + 1 & _MASK
+                vi.unacknowledged.append((vi.next_sequence, frame))
+            vi.next_sequence = vi.next_sequence + 1 & _MASK
             self._card.counters.frames_sent += 1
             peer = vi.peer
             assert peer is not None
             peer.send(frame)
             if outgoing.sent_bytes == outgoing.length:
-                outgoing.last = vi.sequence - 1 & _MASK
+                outgoing.last = vi.next_sequence - 1 & _MASK
                 unsent.popleft()
                 if outgoing.kind == TYPE_RDMA_READ:
-                    vi.reads += 1
+                    vi.read_count += 1
                 if not is_reliable:
                     self.complete(vi)
         if was_empty and vi.unacknowledged and vi.state == CONNECTED:
@@ -147,7 +147,7 @@ class Sender:
             assert remote is not None
             return card.codec.pack_read(
                 peer.address, card.address, FLAGS_LAST, card.incarnation, peer.incarnation, vi.peer_vi,
-                vi.peer_session, vi.number, vi.session, vi.sequence, outgoing.number, total, 0, 0, remote.address,
+                vi.peer_session, vi.number, vi.session, vi.next_sequence, outgoing.number, total, 0, 0, remote.address,
                 remote.handle, b"",
             )  # fmt: skip
         end = min(total, begin + (card.max_send if remote is None else card.max_remote))
@@ -161,19 +161,19 @@ class Sender:
         if remote is None:
             return card.codec.pack_frame(
                 peer.address, card.address, outgoing.kind, flags, card.incarnation, peer.incarnation, vi.peer_vi,
-                vi.peer_session, vi.number, vi.session, vi.sequence, outgoing.number, total, begin, outgoing.immediate,
+                vi.peer_session, vi.number, vi.session, vi.next_sequence, outgoing.number, total, begin, outgoing.immediate,
                 data,
             )  # fmt: skip
         return card.codec.pack_remote(
             peer.address, card.address, flags, card.incarnation, peer.incarnation, vi.peer_vi, vi.peer_session,
-            vi.number, vi.session, vi.sequence, outgoing.number, total, begin, outgoing.immediate, remote.address,
+            vi.number, vi.session, vi.next_sequence, outgoing.number, total, begin, outgoing.immediate, remote.address,
             remote.handle, data,
         )  # fmt: skip
 
     def complete(self, vi: Vi) -> None:
         """Complete the oldest messages whose frames are all acknowledged (at the unreliable level: sent)."""
         card, queue = self._card, vi.queue
-        oldest = vi.unacknowledged[0][0] if vi.unacknowledged else vi.sequence
+        oldest = vi.unacknowledged[0][0] if vi.unacknowledged else vi.next_sequence
         while queue:
             outgoing = queue[0]
             if outgoing.last is None or not outgoing.is_finished or (oldest - outgoing.last - 1 & _MASK) >= _HALF:

@@ -123,9 +123,9 @@ class WorkQueue:
         descriptor.is_posted = False
         posted = self._posted
         while posted and not posted[0].is_posted:
-            self._finish(posted.popleft())
+            self._deliver(posted.popleft())
 
-    def _finish(self, descriptor: Descriptor) -> None:
+    def _deliver(self, descriptor: Descriptor) -> None:
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             waiting.complete(descriptor)
