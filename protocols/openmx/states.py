@@ -33,7 +33,7 @@ ENDPOINT: Final = StateTable(
 """An endpoint, in the driver. A message is any frame for the endpoint's library except a connection request."""
 
 PULLING: Final = "pulling"
-RETRIED: Final = "asked again"
+RETRIED: Final = "requested again"
 DONE: Final = "done"
 
 _REPLY: Final = ("recv_pull_reply",)
@@ -45,21 +45,21 @@ PULL: Final = StateTable(
     (
         Row(PULLING, "reply", "store it", PULLING, _REPLY),
         Row(PULLING, "reply again", "drop it", PULLING, _DUPLICATE),
-        Row(PULLING, "first block is complete", "ask for the next blocks", PULLING),
+        Row(PULLING, "first block is complete", "request the next blocks", PULLING),
         Row(
-            PULLING, "later block is complete", "ask for the first block again", RETRIED,
+            PULLING, "later block is complete", "request the first block again", RETRIED,
             ("pull_nonfirst_block_done_early",),
         ),
-        Row(PULLING, "time-out", "ask for all blocks again", PULLING, ("pull_timeout_handler_first_block",)),
+        Row(PULLING, "time-out", "request all blocks again", PULLING, ("pull_timeout_handler_first_block",)),
         Row(PULLING, "last reply", "return the pull", DONE, _REPLY),
         Row(PULLING, "refused", "return the pull", DONE, ("recv_nack_mcp",)),
         Row(PULLING, "gave up", "return the pull", DONE, ("pull_timeout_abort",)),
         Row(PULLING, "ended by the library", "forget it", DONE),
         Row(RETRIED, "reply", "store it", RETRIED, _REPLY),
         Row(RETRIED, "reply again", "drop it", RETRIED, _DUPLICATE),
-        Row(RETRIED, "first block is complete", "ask for the next blocks", PULLING),
+        Row(RETRIED, "first block is complete", "request the next blocks", PULLING),
         Row(RETRIED, "later block is complete", "wait", RETRIED, ("pull_nonfirst_block_done_early",)),
-        Row(RETRIED, "time-out", "ask for all blocks again", PULLING, ("pull_timeout_handler_first_block",)),
+        Row(RETRIED, "time-out", "request all blocks again", PULLING, ("pull_timeout_handler_first_block",)),
         Row(RETRIED, "last reply", "return the pull", DONE, _REPLY),
         Row(RETRIED, "refused", "return the pull", DONE, ("recv_nack_mcp",)),
         Row(RETRIED, "ended by the library", "forget it", DONE),

@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(parser, "--count", "10000", "round trips per repetition")
     session.add_option(parser, "--messages", "50", "bulk messages of 1 MiB per repetition")
     session.add_option(parser, "--seconds", "2", "seconds of TCP for comparison")
-    session.add_option(parser, "--requests", "20000", "on lossy Myrinet; 10,000,000 take more than half an hour")
+    session.add_option(
+        parser, "--requests", "20000", "requests on lossy Myrinet; 10,000,000 take more than half an hour"
+    )
     session.add_subjects(parser, SUBJECTS)
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

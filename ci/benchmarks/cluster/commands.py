@@ -14,7 +14,8 @@ WALL, CPU = "start to exit", "CPU"
 
 
 class CommandStar:
-    """Context manager: a star that the command brings up; at the end, wait until its namespaces are destroyed."""
+    """Context manager: a star that the command brings up. At the end the star is taken down, and its namespaces are
+    destroyed. up, down: times of the two commands."""
 
     def __init__(self, name: str, observer: Observer, marker: str = "", hosts: int = HOSTS) -> None:
         self.name, self.hosts = name, hosts
@@ -37,10 +38,10 @@ def measure(repeat: int, observer: Observer, progress: Callable[[str], None]) ->
     name = f"bench-command-{os.getpid()}"
     testbed = command()
 
-    def record(turn: int, label: str, hosts: int, done: CommandTimes) -> None:
+    def record(turn: int, label: str, hosts: int, times: CommandTimes) -> None:
         if turn:
-            samples[label, WALL, hosts].append(done.wall)
-            samples[label, CPU, hosts].append(done.cpu)
+            samples[label, WALL, hosts].append(times.wall)
+            samples[label, CPU, hosts].append(times.cpu)
 
     for turn in range(repeat + 1):
         progress(f"commands: {f'{turn} of {repeat}' if turn else 'warm-up'}")

@@ -22,12 +22,12 @@ UP = f"testbed up star-{HOSTS}"
 
 def explicit_description(nodes: int, racks: int = 10) -> str:
     """Return a description that lists all elements: hosts on switches in a row."""
-    parts = [f'name = "written-{nodes}"']
-    parts += [f'[[node]]\nname = "host-{number}"' for number in range(nodes)]
-    parts += [f'[[switch]]\nname = "rack-{number}"' for number in range(racks)]
-    parts += [f'[[link]]\nends = ["host-{number}", "rack-{number % racks}"]' for number in range(nodes)]
-    parts += [f'[[link]]\nends = ["rack-{number}", "rack-{number + 1}"]' for number in range(racks - 1)]
-    return "\n".join(parts)
+    tables = [f'name = "written-{nodes}"']
+    tables += [f'[[node]]\nname = "host-{number}"' for number in range(nodes)]
+    tables += [f'[[switch]]\nname = "rack-{number}"' for number in range(racks)]
+    tables += [f'[[link]]\nends = ["host-{number}", "rack-{number % racks}"]' for number in range(nodes)]
+    tables += [f'[[link]]\nends = ["rack-{number}", "rack-{number + 1}"]' for number in range(racks - 1)]
+    return "\n".join(tables)
 
 
 DESCRIPTIONS = {
@@ -47,10 +47,10 @@ def measure(floor: Floor | None, repeat: int, observer: Observer, progress: Call
         for turn in range(repeat + 1):
             progress(f"thousands of nodes: {f'{turn} of {repeat}' if turn else 'warm-up'}")
             for number, label in enumerate(DESCRIPTIONS):
-                done = run([*testbed, "validate", str(Path(folder, f"{number}.toml"))])
+                times = run([*testbed, "validate", str(Path(folder, f"{number}.toml"))])
                 if turn:
-                    samples[label, WALL, NODES].append(done.wall)
-                    samples[label, CPU, NODES].append(done.cpu)
+                    samples[label, WALL, NODES].append(times.wall)
+                    samples[label, CPU, NODES].append(times.cpu)
             if floor is not None:
                 floor_time = floor.up(f"bench-large-{os.getpid()}", HOSTS)
                 observer.watch(floor.namespaces())

@@ -1,4 +1,5 @@
-"""Stars brought up and taken down by each contender in turn, A B A B, each settled before the next begins."""
+"""Stars brought up and taken down by each contender in turn, A B A B. The namespaces of a star are destroyed before the
+next star is brought up."""
 
 import os
 from collections import defaultdict
@@ -45,10 +46,9 @@ def measure(
                 if turn:
                     samples[contender.name, measured].append(seconds)
     settings = {contender.name: contender.settings for contender in contenders}
-    order = [contender.name for contender in contenders]
-    together = {"repeat": repeat, "interleaved": order}
+    common = {"repeat": repeat, "interleaved": [contender.name for contender in contenders]}
     return [
-        Row("star", name, measured, hosts, "s", tuple(values), {**settings[name], **together})
+        Row("star", name, measured, hosts, "s", tuple(values), {**settings[name], **common})
         for (name, measured), values in samples.items()
     ]
 

@@ -39,8 +39,8 @@ _LINK = "n1:eth0--n2:eth0"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(parser, "--repeat", "5", "measured repetitions")
-    session.add_option(parser, "--frames", "100000", "in the capture")
-    session.add_option(parser, "--seconds", "20", "during which a file grows")
+    session.add_option(parser, "--frames", "100000", "frames in the capture")
+    session.add_option(parser, "--seconds", "20", "seconds during which a file grows")
     session.add_subjects(parser, ("rate", "follow"))
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

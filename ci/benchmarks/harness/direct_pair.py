@@ -6,6 +6,7 @@ from testbed import Cluster
 
 
 def direct_pair() -> Cluster:
+    """Return a back-to-back cluster whose link is declared direct."""
     pair = Cluster.back_to_back()
     links = tuple(link.model_copy(update={"datapath": "direct"}) for link in pair.links)
     return pair.model_copy(update={"links": links})

@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-INTERVAL = 0.05  # s, in which an idle process uses no CPU time
+INTERVAL = 0.05  # s: a process that uses no CPU time for this long is idle
 _TIMEOUT = 30.0  # s
 
 

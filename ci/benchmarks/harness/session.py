@@ -24,6 +24,7 @@ WIDTH = 120  # columns of the tables without a terminal
 
 
 def add_option(parser: argparse.ArgumentParser, name: str, default: str, meaning: str) -> None:
+    """Add an option with a default, which its help shows. meaning: help text, in which % is written %%."""
     parser.add_argument(name, default=default, help=f"{meaning} (default: %(default)s)")
 
 
@@ -44,7 +45,8 @@ def add_names(parser: argparse.ArgumentParser, option: str, known: Sequence[str]
 
 
 class Session:
-    """Rows of one run, each stored at once, so that an interrupted run keeps them."""
+    """Rows of one run, each stored at once, so that an interrupted run keeps them. failures: reasons of failed measurements.
+    stack: closed at the end of the session. directory: temporary directory of the session."""
 
     def __init__(self, benchmark: str, output: Path, console: Console) -> None:
         self.console = console

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Limit and measured value, None if it was not measured."""
+    """A limit and the measured value. measured: None if the value was not measured."""
 
     name: str
     limit: float
@@ -16,6 +16,7 @@ class Target:
 
     @property
     def reached(self) -> bool | None:
+        """Whether the value is within the limit; None if it was not measured."""
         if self.measured is None:
             return None
         if self.is_minimum:

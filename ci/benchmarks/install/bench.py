@@ -30,9 +30,8 @@ def extras() -> list[str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    chosen = [BASE, *(extra for extra in extras() if extra not in ("dev", "docs"))]
-    session.add_subjects(parser, chosen)
-    session.add_option(parser, "--repeat", "1", "times that each is installed")
+    session.add_subjects(parser, [BASE, *(extra for extra in extras() if extra not in ("dev", "docs"))])
+    session.add_option(parser, "--repeat", "1", "number of times that each subject is installed")
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 

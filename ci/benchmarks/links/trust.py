@@ -14,7 +14,7 @@ TRUSTED, LATENESS = "share of runs that are trusted", "lateness of the relay, p9
 
 
 def measure(runs: int, progress: Callable[[str], None]) -> Iterator[Row]:
-    """Measure runs, each on a separate cluster."""
+    """Run the workload `runs` times, each time on a new cluster."""
     samples: dict[tuple[str, str], list[float]] = {}
     findings_of_runs = []
     for number in range(1, runs + 1):

@@ -28,11 +28,11 @@ _PROGRAMS = ("ip", "ssh-keygen", local_machines.SSHD)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    session.add_option(parser, "--nodes", "300", "of the cluster")
+    session.add_option(parser, "--nodes", "300", "nodes of the cluster")
     session.add_option(parser, "--repeat", "5", "measured rounds of bring-up")
     session.add_option(parser, "--turns", "50", "measured repetitions of links")
     session.add_option(parser, "--count", "5000", "round trips per repetition")
-    session.add_option(parser, "--seconds", "0.5", "of TCP per repetition")
+    session.add_option(parser, "--seconds", "0.5", "seconds of TCP per repetition")
     session.add_subjects(parser, SUBJECTS)
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

@@ -22,9 +22,9 @@ SECONDS, BYTES = 10.0, 5_000_000.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(parser, "--repeat", "3", "reports of each run")
-    session.add_option(parser, "--nodes", "100", "of the runs")
-    session.add_option(parser, "--rows", "1000000", "of the run that writes one for each message")
-    session.add_option(parser, "--messages", "250000", "of the run with histories, which have four events of each")
+    session.add_option(parser, "--nodes", "100", "nodes of the runs")
+    session.add_option(parser, "--rows", "1000000", "rows of the run that writes a row for each message")
+    session.add_option(parser, "--messages", "250000", "messages of the run with histories, each with four events")
     session.add_subjects(parser, SUBJECTS)
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

@@ -17,9 +17,9 @@ OUTPUT = REPOSITORY / "results" / "bench-runs.jsonl"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(parser, "--repeat", "10", "measured runs, to the first message")
-    session.add_option(parser, "--nodes", "100", "of the storm")
-    session.add_option(parser, "--messages", "200000", "total of the storm")
-    session.add_option(parser, "--seconds", "60", "seconds over which they are spread")
+    session.add_option(parser, "--nodes", "100", "nodes of the storm")
+    session.add_option(parser, "--messages", "200000", "messages of the storm, in total")
+    session.add_option(parser, "--seconds", "60", "seconds over which the messages are spread")
     session.add_option(parser, "--every", "1", "seconds between two samples of the storm's processes")
     session.add_option(parser, "--relayed", "20", "nodes of the storm with losses in the relay")
     session.add_subjects(parser, SUBJECTS)

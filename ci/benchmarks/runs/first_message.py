@@ -73,7 +73,7 @@ def _watched(directory: str, nodes: int, seconds: float) -> Watch:
         while process.poll() is None:
             watch.sample()
             time.sleep(0.1)  # between two samples
-    if process.returncode not in (0, 8):
+    if process.returncode not in (0, 8):  # a busy machine degrades a run
         raise ContenderError(f"testbed run ended with code {process.returncode}")
     return watch
 

@@ -1,7 +1,7 @@
 """Targets of runs, computed from the rows.
 
-A kind of process may grow in the second half of a storm by free lists of its allocator, and a node process
-also by the send times that the workload keeps of each message.
+In the second half of a storm, processes may grow by free lists of their allocator, and node processes also by the send times
+that the workload keeps for each message.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,1 @@
+"""``ci/bench ssam``: SSAM compared with EMP, and cells compared with frames."""

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(parser, "--repeat", "10", "measured repetitions")
     session.add_option(parser, "--count", "10000", "round trips per repetition")
     session.add_option(parser, "--cells", "20000", "cells through the relay per repetition")
-    session.add_option(parser, "--requests", "20000", "where 1 %% of the cells are lost; 10,000,000 take hours")
+    session.add_option(parser, "--requests", "20000", "requests, with 1 %% of the cells lost; 10,000,000 take hours")
     session.add_subjects(parser, SUBJECTS)
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

@@ -32,7 +32,7 @@ seed = {seeds}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    session.add_option(parser, "--runs", "500", "of the study")
+    session.add_option(parser, "--runs", "500", "runs of the study")
     session.add_option(parser, "--repeat", "3", "runs of each study, alternately")
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 

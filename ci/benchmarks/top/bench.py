@@ -37,7 +37,7 @@ KINDS = ("unimpaired", "by relay, busy")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    session.add_option(parser, "--seconds", "20", "for which each screen is measured")
+    session.add_option(parser, "--seconds", "20", "seconds for which each screen is measured")
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")
 
 

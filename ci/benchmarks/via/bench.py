@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     session.add_option(parser, "--count", "10000", "round trips per repetition")
     session.add_option(parser, "--messages", "200", "messages of 1 MiB per repetition")
     session.add_option(
-        parser, "--numbered", "20000", "where 1 %% of the frames are lost; 10,000,000 take an hour or more"
+        parser, "--numbered", "20000", "numbered messages, with 1 %% of frames lost; 10,000,000 take an hour or more"
     )
     session.add_subjects(parser, SUBJECTS)
     session.add_option(parser, "--output", str(OUTPUT), "rows are added to this file")

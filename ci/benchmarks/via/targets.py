@@ -13,13 +13,12 @@ OF_SIMULATED = 0.5
 
 
 def targets(rows: Sequence[Row]) -> list[Target]:
-    def ratio(subject: str, measure: str, contender: str, other: str) -> float | None:
+    def ratio(subject: str, measure: str, contender: str, reference: str) -> float | None:
         samples = {row.contender: row.samples for row in rows if (row.subject, row.measure) == (subject, measure)}
-        if contender not in samples or other not in samples:
+        if contender not in samples or reference not in samples:
             return None
-        return statistics.median(
-            [ours / theirs for ours, theirs in zip(samples[contender], samples[other], strict=True)]
-        )
+        pairs = zip(samples[contender], samples[reference], strict=True)
+        return statistics.median([value / reference_value for value, reference_value in pairs])
 
     wrong = next((row.median for row in rows if (row.subject, row.measure) == (m.NUMBERED, m.WRONG)), None)
     return [
