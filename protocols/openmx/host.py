@@ -68,11 +68,10 @@ class Library(Host):
         of partners that connect. context_bits, context_shift: the bits of match information that select a queue. Raises
         MxError for a number that is in use or out of range."""
         index = self.index_of(self.number) if index < 0 else index
-        if index in self._endpoints or not 0 <= index < RAW_ENDPOINT:
-            raise MxError(
-                Status.NO_RESOURCES,
-                f"endpoint must be 0 to {RAW_ENDPOINT - 1} and closed before it is opened, got {index}",
-            )
+        if index in self._endpoints:
+            raise MxError(Status.NO_RESOURCES, f"endpoint {index} is open already: close it first")
+        if not 0 <= index < RAW_ENDPOINT:
+            raise MxError(Status.NO_RESOURCES, f"endpoint must be 0 to {RAW_ENDPOINT - 1}, got {index}")
         completions = (len(self._endpoints) + 1) * (self.settings.entries + PULLS + 1)
         if completions > DOORBELLS:
             raise MxError(

@@ -204,7 +204,7 @@ class ViaNic(Host):
         if any(cq is not None and cq.nic is not self for cq in (send_cq, receive_cq)):
             raise ViaError(Result.INVALID_PARAMETER, "the completion queue belongs to another NIC")
         if len(self._vis) >= MAX_VIS:
-            raise ViaError(Result.ERROR_RESOURCE, f"all {MAX_VIS} VIs exist")
+            raise ViaError(Result.ERROR_RESOURCE, f"all {MAX_VIS} VIs exist: destroy one first")
         number = self._last_vi + 1 & _VI_NUMBER_MASK
         while number in self._vis:
             number = number + 1 & _VI_NUMBER_MASK
@@ -269,7 +269,7 @@ class ViaNic(Host):
         if descriptor.is_posted:
             raise ViaError(Result.INVALID_PARAMETER, "the descriptor is posted already")
         if not self._free:
-            raise ViaError(Result.ERROR_RESOURCE, f"all {self._slots.count} descriptors are posted")
+            raise self._no_slot_error()
         slot = self._free[-1]
         data, length = descriptor.data, 0
         for segment in data:
@@ -341,6 +341,10 @@ class ViaNic(Host):
     def _overrun(self, vi: Vi, cq: CompletionQueue) -> None:
         self.on_error(ErrorReport(AsyncError.VI_OVERRUN, Resource.CQ, vi, cq))
 
+    def _no_slot_error(self) -> ViaError:
+        text = f"all {self._slots.count} slots are in use: wait for a descriptor, or raise the setting slots"
+        return ViaError(Result.ERROR_RESOURCE, text)
+
     def _check_name_service(self) -> None:
         if not self._has_name_service:
             raise ViaError(Result.ERROR_NAMESERVICE, "the name service is shut down")
@@ -351,7 +355,7 @@ class ViaNic(Host):
             self._await_error()
         answer: Completion[Command] = Completion("%s", description)
         if not self._free:
-            answer.fail(ViaError(Result.ERROR_RESOURCE, f"all {self._slots.count} descriptors are posted"))
+            answer.fail(self._no_slot_error())
             return -1, answer
         slot = self._free[-1]
         try:
