@@ -19,7 +19,7 @@ from testbed.cluster.garbage import collect
 from testbed.cluster.lifecycle import ApplyResult
 from testbed.cluster.plan import namespace_names
 from testbed.cluster.records.state import Store
-from testbed.cluster.services.service_kinds import command
+from testbed.cluster.services.service_kinds import supervisor_command
 from testbed.cluster.startup import bring_up
 from testbed.controller.cluster_check import baseline, verdict
 from testbed.kernel import namespaces, processes
@@ -315,7 +315,8 @@ def test_concurrent_starts_of_a_supervisor_leave_one_running() -> None:
         directory, pid = Store().directory(NAME), relay_pid(cluster)
         kill_supervisor(cluster)
         started = [
-            os.posix_spawn(sys.executable, [*command(Store(), NAME), "0", "0", ""], os.environ) for _ in range(4)
+            os.posix_spawn(sys.executable, [*supervisor_command(Store(), NAME), "0", "0", ""], os.environ)
+            for _ in range(4)
         ]
         eventually(lambda: len(events_of(cluster, "supervisor restarted")) == 1, "the supervisor has restarted")
         (remaining,) = [entry for entry in (running_supervisor(directory),) if entry is not None]
