@@ -175,7 +175,7 @@ def start(
             preexec_fn=enter_or_report,
         )
     except FileNotFoundError as error:
-        raise NotFoundError(f"{node_context.host_name}: no such program or directory: {error.filename}") from error
+        raise NotFoundError(f"{node_context.host_name}: there is no program or directory {error.filename}") from error
     except PermissionError as error:
         raise TestbedError(f"{node_context.host_name}: permission denied to run {error.filename}") from error
     except subprocess.SubprocessError as error:

@@ -427,7 +427,9 @@ class Store:
         or can write to it; FileNotFoundError if it does not exist."""
         status = os.lstat(self.root)
         if not stat.S_ISDIR(status.st_mode):
-            raise PermissionDeniedError(f"{self.root} is not a directory, as the clusters' states need: remove it")
+            raise PermissionDeniedError(
+                f"{self.root} is not a directory, and clusters need it for their states: remove it"
+            )
         if status.st_uid != os.geteuid():
             raise PermissionDeniedError(f"{self.root} belongs to another user")
         if status.st_mode & 0o022:
