@@ -35,13 +35,13 @@ class FormattedEvent:
 def format_event(event: Event) -> FormattedEvent:
     """Format an event. An event that lacks attributes of its kind is formatted attribute by attribute."""
     kind = str(event.get("event", "?"))
-    location_keys, format_details = _KNOWN.get(kind, ((), _attributes))
-    location = "; ".join(names for key in location_keys if (names := _names(event.get(key))))
+    location_keys, format_details = _KNOWN.get(kind, ((), _format_attributes))
+    location = "; ".join(names for key in location_keys if (names := _format_names(event.get(key))))
     attributes = {key: value for key, value in event.items() if key not in _COMMON_KEYS and key not in location_keys}
     try:
         details = format_details(attributes)
     except (KeyError, TypeError, ValueError):  # written by another version
-        details = _attributes(attributes)
+        details = _format_attributes(attributes)
     time = event.get("time")
     return FormattedEvent(time if isinstance(time, int) else 0, kind, location, details)
 
@@ -51,112 +51,113 @@ def kinds() -> list[str]:
     return sorted(_KNOWN)
 
 
-def _names(value: object) -> str:
+def _format_names(value: object) -> str:
     if isinstance(value, list):
         more = f" and {len(value) - _MAX_NAMES} more" if len(value) > _MAX_NAMES else ""
         return ", ".join(map(str, value[:_MAX_NAMES])) + more
     return str(value or "")
 
 
-def _attributes(attributes: Event) -> str:
-    return ", ".join(f"{key} {_names(value) or value}" for key, value in attributes.items())
+def _format_attributes(attributes: Event) -> str:
+    return ", ".join(f"{key} {_format_names(value) or value}" for key, value in attributes.items())
 
 
-def _inject(attributes: Event) -> str:
+def _format_injection(attributes: Event) -> str:
     return f"{attributes['number']}: {attributes['what']}, in {attributes['took'] * 1000:.0f} ms"
 
 
-def _heal(attributes: Event) -> str:
+def _format_healing(attributes: Event) -> str:
     reason = attributes.get("reason")
     return f"{attributes['number']}: {attributes['what']}" + (f" ({reason})" if reason else "")
 
 
-def _replugged(attributes: Event) -> str:
+def _format_rewiring(attributes: Event) -> str:
     change = f"from {attributes['before']} to {attributes['after']}"
-    lost = [f"{_frames(attributes[key])} {key}" for key in ("lost", "early") if attributes[key]]
+    lost = [f"{_format_frames(attributes[key])} {key}" for key in ("lost", "early") if attributes[key]]
     return ", ".join([change, *lost])
 
 
-def _behind(attributes: Event) -> str:
-    limit, worst = _milliseconds(attributes["limit"]), _milliseconds(attributes["worst"])
-    late = f"{_frames(attributes['late'])} more than {limit} late (worst {worst})"
+def _format_lateness(attributes: Event) -> str:
+    limit, worst = _format_milliseconds(attributes["limit"]), _format_milliseconds(attributes["worst"])
+    late = f"{_format_frames(attributes['late'])} more than {limit} late (worst {worst})"
     return f"{attributes['direction']}: {late}, {attributes['lost']} lost"
 
 
-def _restarted(attributes: Event) -> str:
+def _format_restart(attributes: Event) -> str:
     begin, end = attributes["gap"]
-    process = f"process {attributes['pid']}, {_milliseconds(end - begin)} after the end of the previous one"
-    lost = f", {_frames(attributes['lost'])} lost" if "lost" in attributes else ""
+    process = f"process {attributes['pid']}, {_format_milliseconds(end - begin)} after the end of the previous one"
+    lost = f", {_format_frames(attributes['lost'])} lost" if "lost" in attributes else ""
     return process + lost + (", counts of rules and random losses continue" if "counts" in attributes else "")
 
 
-def _died(attributes: Event) -> str:
+def _format_death(attributes: Event) -> str:
     code = attributes.get("code")
-    how = "" if code is None else f", code {code}" if code >= 0 else f", signal {-code}"
-    return f"process {attributes['pid']}{how}"
+    cause = "" if code is None else f", code {code}" if code >= 0 else f", signal {-code}"
+    return f"process {attributes['pid']}{cause}"
 
 
-def _unreachable(attributes: Event) -> str:
+def _format_outage(attributes: Event) -> str:
     return f"{attributes['address']} has not answered for {attributes['silent'] / 1e9:.2f} s: it is down or cut off"
 
 
-def _reachable(attributes: Event) -> str:
+def _format_recovery(attributes: Event) -> str:
     begin, end = attributes["gap"]
     return f"{attributes['address']} answers again after {(end - begin) / 1e9:.2f} s"
 
 
-def _silent(attributes: Event) -> str:
+def _format_silence(attributes: Event) -> str:
     begin, end = attributes["gap"]
     return f"{attributes['address']} did not answer for {(end - begin) / 1e9:.2f} s"
 
 
-def _what_attribute(attributes: Event) -> str:
+def _format_what(attributes: Event) -> str:
     return str(attributes["what"])
 
 
-def _frames(count: int) -> str:
+def _format_frames(count: int) -> str:
     return f"{count:,} frame{'s' if count != 1 else ''}"
 
 
-def _milliseconds(nanoseconds: int) -> str:
+def _format_milliseconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e6:.3g} ms"
 
 
 _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Event], str]]]] = {
-    # of a cluster
-    "inject": (("links",), _inject),
-    "heal": (("links",), _heal),
-    "not healed": ((), _attributes),
-    "replugged": (("link",), _replugged),
-    "relay behind": (("link",), _behind),
-    "relay died": ((), _died),
-    "relay restarted": ((), _restarted),
-    "relay not restarted": ((), _attributes),
-    "supervisor died": ((), _died),
-    "supervisor restarted": ((), _restarted),
-    "supervisor not restarted": ((), _attributes),
-    "namespace holder died": ((), _died),
-    "machine unreachable": (("machine",), _unreachable),
-    "machine reachable": (("machine",), _reachable),
-    "machine silent": (("machine",), _silent),
-    "fates untold": ((), _attributes),
-    "NIC agent died": (("node",), _died),
-    "NIC agent restarted": (("node",), _restarted),
-    "NIC agent not restarted": (("node",), _attributes),
-    "NICs shared": ((), _attributes),
-    "NICs shared no more": ((), _attributes),
-    "NICs are still shared": ((), _attributes),
-    "node process died": (("node",), _died),
-    "node parent died": (("nodes",), _died),
-    "ssh": (("nodes",), _attributes),
-    "offloads left off": (("nodes",), _attributes),
-    # of a run
+    # Events of a cluster.
+    "inject": (("links",), _format_injection),
+    "heal": (("links",), _format_healing),
+    "not healed": ((), _format_attributes),
+    "replugged": (("link",), _format_rewiring),
+    "relay behind": (("link",), _format_lateness),
+    "relay died": ((), _format_death),
+    "relay restarted": ((), _format_restart),
+    "relay not restarted": ((), _format_attributes),
+    "supervisor died": ((), _format_death),
+    "supervisor restarted": ((), _format_restart),
+    "supervisor not restarted": ((), _format_attributes),
+    "namespace holder died": ((), _format_death),
+    "machine unreachable": (("machine",), _format_outage),
+    "machine reachable": (("machine",), _format_recovery),
+    "machine silent": (("machine",), _format_silence),
+    "fates untold": ((), _format_attributes),
+    "NIC agent died": (("node",), _format_death),
+    "NIC agent restarted": (("node",), _format_restart),
+    "NIC agent not restarted": (("node",), _format_attributes),
+    "NICs shared": ((), _format_attributes),
+    "NICs shared no more": ((), _format_attributes),
+    "NICs are still shared": ((), _format_attributes),
+    "node process died": (("node",), _format_death),
+    "node parent died": (("nodes",), _format_death),
+    "ssh": (("nodes",), _format_attributes),
+    "offloads left off": (("nodes",), _format_attributes),
+    # Events of a run.
     "the cluster is up": (("cluster",), lambda _: ""),
-    "repetition begins": ((), _attributes),
-    "repetition ends": ((), _attributes),
-    "fault begins": (("fault",), _what_attribute),
-    "fault ends": (("fault",), _what_attribute),
+    "repetition begins": ((), _format_attributes),
+    "repetition ends": ((), _format_attributes),
+    "fault begins": (("fault",), _format_what),
+    "fault ends": (("fault",), _format_what),
 }
+"""Known kinds of events: keys of the location, and the formatter of the other attributes."""
 
 
 _MAX_READ: Final = 1 << 20  # bytes per system call

@@ -35,8 +35,8 @@ def label(frame: bytes, nics: Mapping[bytes, str] = MappingProxyType({})) -> str
     except IndexError:
         text = "cut short"
     tag = ""
-    if len(frame) >= ETHERNET_HEADER + 4 and _number(frame, 12, 2) in TAGS:
-        tag = f"VLAN {_number(frame, 14, 2) & 0xFFF}, "
+    if len(frame) >= ETHERNET_HEADER + 4 and _read_number(frame, 12, 2) in TAGS:
+        tag = f"VLAN {_read_number(frame, 14, 2) & 0xFFF}, "
     return f"{tag}{text}, {len(frame)} bytes"
 
 
@@ -46,10 +46,10 @@ def _describe(frame: bytes, nics: Mapping[bytes, str]) -> str:
     addresses = f"{nics.get(source) or source.hex(':')} > {nics.get(destination) or destination.hex(':')}"
     if ethertype in (IPV4, IPV6):
         offset, size = (network + 12, 4) if ethertype == IPV4 else (network + 8, 16)
-        version = _number(frame, network, 1) >> 4
+        version = _read_number(frame, network, 1) >> 4
         if version != (4 if ethertype == IPV4 else 6):
             return f"{addresses} EtherType 0x{ethertype:04x} with IP version {version}"
-        addresses = f"{_address(frame, offset, size)} > {_address(frame, offset + size, size)}"
+        addresses = f"{_format_address(frame, offset, size)} > {_format_address(frame, offset + size, size)}"
         try:
             return f"{addresses} {_describe_ip(frame, protocol, transport)}"
         except IndexError:
@@ -72,18 +72,18 @@ def _describe_ip(frame: bytes, protocol: int, offset: int) -> str:
     if offset < 0:
         return f"{name}, a later fragment or broken"
     if protocol in (_TCP, _UDP):
-        name += f" {_number(frame, offset, 2)} > {_number(frame, offset + 2, 2)}"
+        name += f" {_read_number(frame, offset, 2)} > {_read_number(frame, offset + 2, 2)}"
     if protocol == _TCP:
         flags = frame[offset + 13]
         letters = "".join(letter for bit, letter in enumerate(_TCP_FLAGS) if flags >> bit & 1)
-        name += f" [{letters}] seq {_number(frame, offset + 4, 4)} ack {_number(frame, offset + 8, 4)}"
+        name += f" [{letters}] seq {_read_number(frame, offset + 4, 4)} ack {_read_number(frame, offset + 8, 4)}"
     elif protocol in (_ICMP, _ICMP6):
         kind = frame[offset]
         name += f" {_ICMP_TYPE_NAMES.get((protocol, kind), f'type {kind} code {frame[offset + 1]}')}"
         if _ICMP_TYPE_NAMES.get((protocol, kind), "").startswith("echo"):
-            name += f" {_number(frame, offset + 4, 2)} seq {_number(frame, offset + 6, 2)}"
+            name += f" {_read_number(frame, offset + 4, 2)} seq {_read_number(frame, offset + 6, 2)}"
         elif (protocol, kind) in _ICMP_TYPE_NAMES:
-            name += f" of {_address(frame, offset + 8, 16)}"
+            name += f" of {_format_address(frame, offset + 8, 16)}"
     return name
 
 
@@ -92,8 +92,8 @@ def _protocol_name(protocol: int) -> str:
 
 
 def _describe_arp(frame: bytes, offset: int) -> str:
-    sender, target = _address(frame, offset + 14, 4), _address(frame, offset + 24, 4)
-    match _number(frame, offset + 6, 2):
+    sender, target = _format_address(frame, offset + 14, 4), _format_address(frame, offset + 24, 4)
+    match _read_number(frame, offset + 6, 2):
         case 1:
             return f"ARP who has {target}? tell {sender}"
         case 2:
@@ -102,13 +102,13 @@ def _describe_arp(frame: bytes, offset: int) -> str:
             return f"ARP operation {operation}"
 
 
-def _address(frame: bytes, offset: int, size: int) -> str:
+def _format_address(frame: bytes, offset: int, size: int) -> str:
     if len(frame) < offset + size:
         raise IndexError
     return socket.inet_ntop(socket.AF_INET if size == 4 else socket.AF_INET6, frame[offset : offset + size])
 
 
-def _number(frame: bytes, offset: int, size: int) -> int:
+def _read_number(frame: bytes, offset: int, size: int) -> int:
     if len(frame) < offset + size:
         raise IndexError
     return int.from_bytes(frame[offset : offset + size], "big")

@@ -72,8 +72,8 @@ def summarize_run(folder: Path, label: str) -> RunSummary:
 
 
 def _summarize(run: RecordedRun, label: str) -> RunSummary:
-    folder, missing = run.folder, list(_missing(run))
-    layout = _layout(folder / "cluster.json", missing)
+    folder, missing = run.folder, list(_describe_missing(run))
+    layout = _read_layout(folder, missing)
     events = [event for chunk in read_chunks(folder / EVENTS) for event in chunk]
     repeated = repetitions(events, virtual=run.parameters.get("mode") == "sim")
     kinds = tuple(read_kinds(folder / ROWS))
@@ -86,12 +86,12 @@ def _summarize(run: RecordedRun, label: str) -> RunSummary:
         clocks += [float((deliveries.at - deliveries.took).min())] if deliveries is not None else []
         zero = int(min(clocks, default=0))
     return RunSummary(
-        label, run, layout, kinds, repeated[0], len(repeated), deliveries, zero, _fates(folder),
-        _injected(run, layout, events), _logs(first_folder / "logs") if run.status != "done" else {}, tuple(missing),
+        label, run, layout, kinds, repeated[0], len(repeated), deliveries, zero, _count_fates(folder),
+        _injected(run, layout, events), _read_logs(first_folder / "logs") if run.status != "done" else {}, tuple(missing),
     )  # fmt: skip
 
 
-def _missing(run: RecordedRun) -> Iterator[str]:
+def _describe_missing(run: RecordedRun) -> Iterator[str]:
     if not run.result:
         yield (
             "The run never ended, or was killed: without result.json there is no verdict. The report shows what exists."
@@ -102,9 +102,9 @@ def _missing(run: RecordedRun) -> Iterator[str]:
         yield f"{EVENTS} is missing: it is unknown when faults were in force."
 
 
-def _layout(file: Path, missing: list[str]) -> Layout | None:
+def _read_layout(folder: Path, missing: list[str]) -> Layout | None:
     try:
-        return read_layout(file.parent)
+        return read_layout(folder)
     except NotFoundError:
         missing.append("cluster.json is missing: there is no picture of the cluster.")
     except BrokenFileError as error:
@@ -112,7 +112,7 @@ def _layout(file: Path, missing: list[str]) -> Layout | None:
     return None
 
 
-def _fates(folder: Path) -> Fates:
+def _count_fates(folder: Path) -> Fates:
     """Count the fates of all repetitions."""
     fates: Fates = Counter()
     for file in [folder / FATES, *sorted(folder.glob(f"repeat-*/{FATES}"))]:
@@ -161,7 +161,7 @@ def _links_by_fault(file: Path, layout: Layout, events: list[Mapping[str, Any]])
                 continue
 
 
-def _logs(folder: Path) -> Mapping[str, str]:
+def _read_logs(folder: Path) -> Mapping[str, str]:
     """Read the ends of the programs' logs."""
     logs: dict[str, str] = {}
     for file in sorted(folder.glob("*.log")) if folder.is_dir() else ():
