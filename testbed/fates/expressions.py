@@ -62,9 +62,9 @@ ACTIONS: Final = ("drop", "delay", "duplicate", "corrupt", "set")
 _CHECK_OPTIONS: Final = {"mend-check": True, "keep-check": False}
 _COUNTS: Final = ("nth", "every", "first", "between")
 _SELECTORS: Final = (*_COUNTS, "after", "before")
-_MAX_BITS: Final = 4096
-_MAX_COUNT: Final = 10**12
-_MAX_DEPTH: Final = 50
+_MAX_BITS: Final = 4096  # to flip in a frame
+_MAX_COUNT: Final = 10**12  # number of a frame
+_MAX_DEPTH: Final = 50  # levels of parentheses and 'not'
 _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]{1,32}|\d{1,39}", re.ASCII)
 _MAC: Final = re.compile(r"[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5}", re.ASCII)
 
@@ -81,7 +81,8 @@ def parse_filter(text: str, fields: Fields) -> Condition:
 
 
 class _Parser:
-    """Recursive-descent parser of one rule or filter. syntax: "rule" or "filter"."""
+    """Recursive-descent parser of one rule or filter; a method is named after the element that it parses. syntax: "rule" or
+    "filter"."""
 
     __slots__ = ("_depth", "_fields", "_index", "_links", "_syntax", "_text", "_tokens")
 
@@ -107,14 +108,14 @@ class _Parser:
         return self._condition()[0]
 
     def _condition(self) -> tuple[Condition, tuple[Count, ...]]:
-        parts, counts = self._conjunction(top=True)
+        conditions, counts = self._conjunction(top=True)
         if self._word("or"):
             if counts:
                 self._fail(self._peek(), "a count is only allowed in a top-level 'and'; put the rest in parentheses")
-            parts = [Or((_conjunction_of(parts), *self._alternatives()))]
+            conditions = [Or((_conjunction_of(conditions), *self._alternatives()))]
         if self._peek().kind != "end":
             self._fail(self._peek(), f"found {self._peek().format()}, expected 'and', 'or' or the {self._syntax}'s end")
-        return _conjunction_of(parts), tuple(counts)
+        return _conjunction_of(conditions), tuple(counts)
 
     def _action(self) -> Fate:
         token = self._next()
@@ -211,20 +212,20 @@ class _Parser:
         return self._fields[token.text]
 
     def _conjunction(self, top: bool = False) -> tuple[list[Condition], list[Count]]:
-        parts: list[Condition] = []
+        conditions: list[Condition] = []
         counts: list[Count] = []
         while True:
             begin = self._peek()
-            part = self._unary()
-            if isinstance(part, Condition):
-                parts.append(part)
+            operand = self._unary()
+            if isinstance(operand, Condition):
+                conditions.append(operand)
             elif self._syntax == "filter":
                 self._fail(
                     begin,
                     f"{begin.text}() counts frames on a link, but a capture can contain a frame several times: leave it out",
                 )
             elif top:
-                counts.append(part)
+                counts.append(operand)
             else:
                 self._fail(
                     begin,
@@ -232,16 +233,16 @@ class _Parser:
                     "top-level 'and'",
                 )
             if not self._word("and"):
-                return parts, counts
+                return conditions, counts
             self._next()
 
     def _alternatives(self) -> list[Condition]:
         """Parse the conjunction after each 'or'."""
-        parts = []
+        conditions = []
         while self._word("or"):
             self._next()
-            parts.append(_conjunction_of(self._conjunction()[0]))
-        return parts
+            conditions.append(_conjunction_of(self._conjunction()[0]))
+        return conditions
 
     def _unary(self) -> Condition | Count:
         token = self._peek()
@@ -249,16 +250,16 @@ class _Parser:
             self._next()
             self._enter_level(token)
             inner = self._peek()
-            part = self._unary()
+            operand = self._unary()
             self._depth -= 1
-            return Not(part) if isinstance(part, Condition) else self._fail(inner, "a count cannot be negated")
+            return Not(operand) if isinstance(operand, Condition) else self._fail(inner, "a count cannot be negated")
         if self._sign("("):
             self._next()
             self._enter_level(token)
-            parts = [_conjunction_of(self._conjunction()[0]), *self._alternatives()]
+            conditions = [_conjunction_of(self._conjunction()[0]), *self._alternatives()]
             self._expect(")")
             self._depth -= 1
-            return Or(tuple(parts)) if len(parts) > 1 else parts[0]
+            return Or(tuple(conditions)) if len(conditions) > 1 else conditions[0]
         return self._primary()
 
     def _enter_level(self, token: Token) -> None:
@@ -473,11 +474,11 @@ class _Parser:
         raise RuleError(self._text, token.column, token.width, message, suggestion, self._syntax)
 
 
-def _conjunction_of(parts: list[Condition]) -> Condition:
-    parts = [part for part in parts if not isinstance(part, Always)]
-    if not parts:
+def _conjunction_of(conditions: list[Condition]) -> Condition:
+    conditions = [operand for operand in conditions if not isinstance(operand, Always)]
+    if not conditions:
         return Always()
-    return And(tuple(parts)) if len(parts) > 1 else parts[0]
+    return And(tuple(conditions)) if len(conditions) > 1 else conditions[0]
 
 
 def _closest_name(name: str, names: Collection[str]) -> str:

@@ -190,7 +190,7 @@ class HostedNic(ImmediateNic, HostWork):
         self._copies_done = self._host.copying.reserve(self._done_time(), transfer_time(size, cost.rate))
 
     def bind(self, core: int) -> None:
-        """Move the program to another core."""
+        """Move the program to another core. Raises ValueError for a core that the host does not have."""
         cores = self._host.cores
         if not 0 <= core < len(cores):
             raise ValueError(f"core must be 0 to {len(cores) - 1}, got {core}")

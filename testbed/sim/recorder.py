@@ -60,7 +60,9 @@ class Recording:
     def record_direction(self, link_direction: SimDirection) -> None:
         """Record frames that enter a direction, when its network accepts them, together with their fates."""
         source, link = link_direction.source, link_direction.link
-        number = self.interface_number(source) if source in self._nics else -1
+        number = (
+            self.interface_number(source) if source in self._nics else -1
+        )  # -1: only frames with an event are captured
         lost = overflowed = 0
 
         def record(now: int, frame: bytes) -> None:

@@ -78,11 +78,13 @@ class Messages:
             for shared in formatters().values()
             for formatter in shared
         }
-        self._by_key: dict[Key, Message] = {}
-        self._kept_ids: set[int] = set()
+        self._by_key: dict[Key, Message] = {}  # by capture, protocol, both addresses, and id or handle
+        self._kept_ids: set[int] = set()  # id() of the messages whose frames are kept
+        # Interface and direction at which frames are counted, by capture and source address.
         self._count_points: dict[tuple[str, bytes], tuple[str, str]] = {}
 
     def add(self, frames: Iterable[Frame]) -> None:
+        """Add the next frames."""
         for frame in frames:
             raw = frame.raw
             ethertype, network, _, _ = locate(raw)
@@ -100,11 +102,11 @@ class Messages:
                 self.unnumbered += 1
 
     def _add_to_message(self, frame: Frame, raw: bytes, value: int, frame_kind: _FrameKind, is_intact: bool) -> None:
-        """Add a frame to its message. raw, is_intact: see `FrameFormatter.strip`. value: of the field that distinguishes the
-        kinds of frames."""
+        """Add a frame to its message. raw, is_intact: see `FrameFormatter.strip`. value: the frame's kind
+        (`FrameFormatter.kind_of`)."""
         kind = frame_kind.kind
         is_malformed = not is_intact or bool(frame_kind.formatter.defect(raw))
-        message = self._message(frame, raw, frame_kind, is_malformed)
+        message = self._find_message(frame, raw, frame_kind, is_malformed)
         if message is None:
             self.unassigned += 1
             return
@@ -126,7 +128,7 @@ class Messages:
                 Sighting(frame, kind.role, frame_kind.formatter.format(frame.raw), is_retransmission, is_lost)
             )
 
-    def _message(self, frame: Frame, raw: bytes, frame_kind: _FrameKind, is_malformed: bool) -> Message | None:
+    def _find_message(self, frame: Frame, raw: bytes, frame_kind: _FrameKind, is_malformed: bool) -> Message | None:
         """Find the frame's message, or create it, except for a malformed frame."""
         source, destination = raw[6:12], raw[:6]
         if frame_kind.kind.back:

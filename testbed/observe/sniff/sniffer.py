@@ -72,7 +72,7 @@ class Sniffer:
         self._counted_at = 0  # time of the last check for dropped frames
         self._next_release = 0  # time of the next release
         self._checked_at = 0  # time of the last check of the state
-        self._is_changing = False  # whether the cluster was being changed then
+        self._is_changing = False  # whether the cluster was being changed at that time
         self._verify_classifiers = False  # whether classifiers may have been replaced since they were read
         links_of(store.choose(cluster).layout, target)
 
@@ -100,9 +100,8 @@ class Sniffer:
         }
         self._watch.catch_up(self._links())
         if self._reconstructions:
-            time.sleep(
-                2 * MIN_QUIET / 1e9
-            )  # if no frame passes meanwhile, the first readings determine the frame numbers
+            # If no frame passes meanwhile, the first readings determine the frame numbers.
+            time.sleep(2 * MIN_QUIET / 1e9)
             self._read_classifiers()
         for ring, point in self._rings.values():
             if self._add_counts(ring, point):
