@@ -340,12 +340,12 @@ class Simulation:
         """Format a report of the unfinished programs and of the conditions that they wait for. innermost: see
         `pending_work`."""
         sentences = merge_equal(self.pending_work(innermost))
-        shown = [f"  {sentence}" for sentence in sentences[:_MAX_SENTENCES]]
+        lines = [f"  {sentence}" for sentence in sentences[:_MAX_SENTENCES]]
         if len(sentences) > _MAX_SENTENCES:
-            shown.append(f"  and {len(sentences) - _MAX_SENTENCES:,} more")
+            lines.append(f"  and {len(sentences) - _MAX_SENTENCES:,} more")
         count = sum(not task.done for task in self._tasks)
         programs = "1 program has" if count == 1 else f"{count:,} programs have"
-        return "\n".join([f"at {self.now()} ns: {reason}, and {programs} not ended; {self.last_transfer()}", *shown])
+        return "\n".join([f"at {self.now()} ns: {reason}, and {programs} not ended; {self.last_transfer()}", *lines])
 
     def _start(self, node: SimNode, adapter: Adapter) -> None:
         """Put a NIC with its agent on a node."""

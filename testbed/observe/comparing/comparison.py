@@ -128,10 +128,10 @@ def compare_samples(
 def select_measures(keys: Sequence[tuple[Point, str]], measures: Sequence[str]) -> list[tuple[Point, str]]:
     """Select measures by key or by column heading; select all if `measures` is empty. Raises NotComparableError for an
     unknown measure."""
-    known = dict.fromkeys(measure for _, measure in keys)
+    valid = dict.fromkeys(measure for _, measure in keys)
     for name in measures:
-        if not any(name in (measure, heading(measure)) for measure in known):
-            raise NotComparableError(f"both sides have no measure {name!r}; valid: {', '.join(known)}")
+        if not any(name in (measure, heading(measure)) for measure in valid):
+            raise NotComparableError(f"both sides have no measure {name!r}; valid: {', '.join(valid)}")
     return [key for key in keys if not measures or {key[1], heading(key[1])} & set(measures)]
 
 

@@ -80,11 +80,11 @@ def _format_range(values: Sequence[float], key: str) -> str:
 
 def _check_order(shape: Shape, compared: Compared) -> ShapeResult:
     published = compared.row.others
-    shown = ", ".join(f"{name} {value:g}" for name, value in published.items())
+    published_values = ", ".join(f"{name} {value:g}" for name, value in published.items())
     return ShapeResult(
         shape,
         all(compared.ours < value for value in published.values()),
-        f"{compared.ours:.3g} {compared.row.unit}; {shown}",
+        f"{compared.ours:.3g} {compared.row.unit}; {published_values}",
     )
 
 

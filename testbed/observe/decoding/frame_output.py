@@ -133,10 +133,10 @@ class Timelines:
 
 def summary(message: Message) -> str:
     """Summarize a message in one line."""
-    parts = [message.protocol.upper()]
+    phrases = [message.protocol.upper()]
     if message.total >= 0:
-        parts.append(f"{message.total:,} bytes")
-    parts += [
+        phrases.append(f"{message.total:,} bytes")
+    phrases += [
         f"{number:,} {singular if number == 1 else plural}"
         for number, singular, plural in (
             (message.sent["data"], "frame", "frames"),
@@ -148,7 +148,7 @@ def summary(message: Message) -> str:
         )
         if number
     ]
-    return f"{', '.join(parts)}, in {(message.ended - message.begun) / 1_000:,.3f} us"
+    return f"{', '.join(phrases)}, in {(message.ended - message.begun) / 1_000:,.3f} us"
 
 
 class FrameDocuments:

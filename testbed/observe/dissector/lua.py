@@ -343,13 +343,13 @@ def _text_function(protocol: Protocol) -> Iterator[str]:
     """Generate the Lua function for the text in the packet list, from the protocol's descriptions of its frames."""
     yield "local function info_text(values)"
     for value, kind in protocol.kinds.items():
-        parts = []
+        expressions = []
         for items, optional in spans(kind.words):
             text = " .. ".join(_template_part(*part) for part in items)
             fields = ", ".join(_literal(name) for _, name, _ in items if name)
-            parts.append(f"(any_nonzero(values, {fields}) and ({text}) or '')" if optional else text)
+            expressions.append(f"(any_nonzero(values, {fields}) and ({text}) or '')" if optional else text)
         yield f"  if values[{_literal(protocol.kind)}] == {value} then"
-        yield f"    return {' .. '.join(parts)}"
+        yield f"    return {' .. '.join(expressions)}"
         yield "  end"
     yield f"  return {_literal(protocol.name.upper())}"
     yield "end"

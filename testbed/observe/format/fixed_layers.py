@@ -211,10 +211,10 @@ def _text(field: AnyField) -> ValueFormatter:
     return show
 
 
-def format_bytes(rest: bytes) -> str:
+def format_bytes(data: bytes) -> str:
     """Format bytes: their number and the first bytes in hexadecimal."""
-    more = " ..." if len(rest) > _MAX_RAW_BYTES else ""
-    return f"{len(rest)} bytes, {rest[:_MAX_RAW_BYTES].hex(' ')}{more}"
+    ellipsis = " ..." if len(data) > _MAX_RAW_BYTES else ""
+    return f"{len(data)} bytes, {data[:_MAX_RAW_BYTES].hex(' ')}{ellipsis}"
 
 
 def printable(value: object) -> str:

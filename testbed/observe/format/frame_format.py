@@ -177,13 +177,13 @@ class FrameFormatter:
     def _format_fields(self, frame: bytes) -> str:
         """Format all fields that the frame has."""
         located = (self.ethertype, ETHERNET_HEADER, -1, -1)
-        parts = []
+        field_texts = []
         for name_in_rules in self._rule_names:
             field = name_in_rules.removeprefix(f"{self.name}.")
             value = self._fields.reader(name_in_rules)(frame, located)
             if value >= 0 and field not in self._fixed and not self._is_flag(field):
-                parts.append(f"{field} {self._names.get(field, {}).get(value, value)}")
-        return f"{self.name.upper()} {', '.join(parts)}".rstrip()
+                field_texts.append(f"{field} {self._names.get(field, {}).get(value, value)}")
+        return f"{self.name.upper()} {', '.join(field_texts)}".rstrip()
 
     def _is_flag(self, field: str) -> bool:
         """Whether the field is one bit of another field, which is shown instead."""

@@ -241,10 +241,10 @@ def _impairments(state: State) -> Iterable[tuple[DirectionKey, tuple[str, str]]]
 def _injected(injection: Injection, link: str, direction: DirectionName) -> str:
     key = (link, direction)
     rules = [shorten_rule(text) for place, text in injection.rules if place == key]
-    parts = [describe_impairments(injection.keys if key in injection.places else {}, rules)]
-    parts += [f"replay of {injection.replay}"] if injection.replay and key in injection.places else []
-    parts += ["down"] if link in injection.down else []
-    return ", ".join(part for part in parts if part)
+    phrases = [describe_impairments(injection.keys if key in injection.places else {}, rules)]
+    phrases += [f"replay of {injection.replay}"] if injection.replay and key in injection.places else []
+    phrases += ["down"] if link in injection.down else []
+    return ", ".join(phrase for phrase in phrases if phrase)
 
 
 def _link(link: layout.Link, state: str, cluster: State, directions: Mapping[DirectionKey, Direction]) -> Link:
@@ -303,6 +303,6 @@ def _warning(state: State, directory: Path, silent: Sequence[str]) -> str:
     if missing_parts := missing(state, directory):
         return missing_parts[0]
     if silent:
-        shown = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
-        return f"the agent of a shared NIC does not answer: {shown}"
+        names = ", ".join(silent[:4]) + (f" and {len(silent) - 4} more" if len(silent) > 4 else "")
+        return f"the agent of a shared NIC does not answer: {names}"
     return ""

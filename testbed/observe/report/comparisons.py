@@ -43,9 +43,9 @@ def comparisons(runs: Sequence[RunSummary]) -> Iterator[ComparedRun]:
         except TestbedError as error:
             yield ComparedRun(run.label, baseline, f"Not comparable: {error}.", name)
             continue
-        shown = _table(comparison, baseline, run.label)
+        table = _table(comparison, baseline, run.label)
         yield ComparedRun(
-            run.label, baseline, _summary(comparison), name, shown, comparison.notes, comparison.has_worse
+            run.label, baseline, _summary(comparison), name, table, comparison.notes, comparison.has_worse
         )  # fmt: skip
 
 

@@ -64,5 +64,5 @@ def _tables(scores: Scores) -> Iterator[Part]:
             if any(key in row for key in content.columns)
         ]
         headings = [heading(key) for key in content.columns]
-        shown = Table(f"{content.name}: {content.source}", headings, cells, headed=False)
-        yield Part(shown, f"{scores.system}-table-{number}", content.name)
+        table = Table(f"{content.name}: {content.source}", headings, cells, headed=False)
+        yield Part(table, f"{scores.system}-table-{number}", content.name)

@@ -54,13 +54,13 @@ def card(run: RunSummary, index: int) -> Card:
     """Return the card of a run's verdict. index: index of the run in the report."""
     grade = run.grade if run.record.status in ("done", "unfinished") else run.record.status
     reasons = list(_reasons(run))
-    more = len(reasons) - _MAX_REASONS
-    rest = [f"and {more:,} more, in the table of findings"] if more > 0 else []
+    hidden_count = len(reasons) - _MAX_REASONS
+    last_reason = [f"and {hidden_count:,} more, in the table of findings"] if hidden_count > 0 else []
     cycle, colour = divmod(index, len(SERIES))
     return Card(
         run, f"run-{index}" if run.label else "verdict-title", f"series-{colour + 1}{' hollow' if cycle else ''}", grade,
         _MARKS.get(grade, "?"), _ABORTED if run.record.status == "failed" else _MEANINGS.get(grade, ""),
-        reasons[:_MAX_REASONS] + rest, _headline(run), _facts(run),
+        reasons[:_MAX_REASONS] + last_reason, _headline(run), _facts(run),
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _tiles(kind: Kind) -> Iterator[tuple[str, str]]:
 def _facts(run: RunSummary) -> str:
     parameters = run.parameters
     began = parameters.get("began")
-    parts = [
+    facts = [
         str(parameters.get("protocol", "")),
         {"sim": "in the simulation", "live": "on real frames", "dilated": "on real frames, slowed"}.get(
             str(parameters.get("mode")), ""
@@ -128,7 +128,7 @@ def _facts(run: RunSummary) -> str:
         f"{run.record.result['seconds']:.3g} s" if "seconds" in run.record.result else "",
         time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(began)) if isinstance(began, int | float) else "",
     ]
-    return " · ".join(part for part in parts if part)
+    return " · ".join(fact for fact in facts if fact)
 
 
 def figures(run: RunSummary, index: int) -> Iterator[Part]:
@@ -142,9 +142,9 @@ def _rows(kind: Kind, label: str) -> Table:
     keys = [key for key in kind.keys if key not in LABELS or key == "node"]
     if "repeat" in kind.keys:
         keys = ["repeat", *keys]
-    shown = min(kind.count, _MAX_ROWS if kind.count > MAX_SHOWN else MAX_SHOWN)
-    rows = [[format_value(key, row.get(key)) for key in keys] for row in kind.first_rows[:shown]]
-    note = f"The first {shown} of {kind.count:,}; all are in rows.jsonl." if kind.count > shown else ""
+    shown_count = min(kind.count, _MAX_ROWS if kind.count > MAX_SHOWN else MAX_SHOWN)
+    rows = [[format_value(key, row.get(key)) for key in keys] for row in kind.first_rows[:shown_count]]
+    note = f"The first {shown_count} of {kind.count:,}; all are in rows.jsonl." if kind.count > shown_count else ""
     left = frozenset(column for column, key in enumerate(keys) if not kind.is_numeric(key))
     caption = f"Rows of {label}, {kind.count:,}" if label else f"Rows, {kind.count:,}"
     return Table(caption, [heading(key) for key in keys], rows, left, headed=False, note=note)
@@ -202,9 +202,9 @@ def _by_node(counted: Any, title: str, name: str, format_count: Any) -> Iterator
     keys = {key: None for key in keys if any(values.get(key) for values in nodes.values())}
     if not keys:
         return
-    shown = list(nodes)[:MAX_SHOWN]
-    rows = [[node, *(format_count(nodes[node].get(key, 0)) for key in keys)] for node in shown]
-    note = f"The first {len(shown)} of {len(nodes):,} nodes." if len(nodes) > len(shown) else ""
+    shown_nodes = list(nodes)[:MAX_SHOWN]
+    rows = [[node, *(format_count(nodes[node].get(key, 0)) for key in keys)] for node in shown_nodes]
+    note = f"The first {len(shown_nodes)} of {len(nodes):,} nodes." if len(nodes) > len(shown_nodes) else ""
     yield Part(Table(title, ["node", *(heading(key) for key in keys)], rows, note=note), name, title)
 
 
@@ -278,6 +278,6 @@ def differences(runs: Sequence[RunSummary]) -> Table:
     all_parameters = [parameters(run) for run in runs]
     keys = dict.fromkeys(key for values_of_run in all_parameters for key in values_of_run)
     rows = [[key, *(values_of_run.get(key) or "–" for values_of_run in all_parameters)] for key in keys]
-    different = [row for row in rows if len(set(row[1:])) > 1]
+    differing_rows = [row for row in rows if len(set(row[1:])) > 1]
     left = frozenset(range(len(runs) + 1))
-    return Table("Differing settings", ["", *(run.label for run in runs)], different, left)
+    return Table("Differing settings", ["", *(run.label for run in runs)], differing_rows, left)

@@ -185,18 +185,20 @@ def _draw_latency(axes: Axes, intervals: Intervals, quantity: str) -> None:
 
 
 def _caption(run: RunSummary, sample: Samples | None, faults: int) -> str:
-    parts = []
+    sentences = []
     if sample is not None:
-        parts.append(f"From {sample.source}, {sample.at.size:,} in all, in {INTERVALS} intervals.")
+        sentences.append(f"From {sample.source}, {sample.at.size:,} in all, in {INTERVALS} intervals.")
     else:
-        parts.append("Throughput and latency over time are not known: they need 'testbed run --history' or '--check'.")
+        sentences.append(
+            "Throughput and latency over time are not known: they need 'testbed run --history' or '--check'."
+        )
     if faults:
-        parts.append("Shaded: while a fault was in force.")
+        sentences.append("Shaded: while a fault was in force.")
     if faults > _MAX_LANES:
-        parts.append(f"The first {_MAX_LANES} of {faults:,} faults have a bar.")
+        sentences.append(f"The first {_MAX_LANES} of {faults:,} faults have a bar.")
     if run.repetition_count > 1:
-        parts.append(f"Repetition 1 of {run.repetition_count}.")
-    return " ".join(parts)
+        sentences.append(f"Repetition 1 of {run.repetition_count}.")
+    return " ".join(sentences)
 
 
 def _description(faults: Sequence[FaultPeriod], sample: Samples | None) -> str:

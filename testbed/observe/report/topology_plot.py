@@ -50,8 +50,8 @@ def _quantity(count: int, noun: str) -> str:
 def _declared(link: Link) -> str:
     if link.forward == link.backward:
         return describe_impairment(link.forward)
-    both = (("→", describe_impairment(link.forward)), ("←", describe_impairment(link.backward)))
-    return "; ".join(f"{arrow} {text}" for arrow, text in both if text)
+    directions = (("→", describe_impairment(link.forward)), ("←", describe_impairment(link.backward)))
+    return "; ".join(f"{arrow} {text}" for arrow, text in directions if text)
 
 
 def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, Sequence[str]]) -> Table:
@@ -173,8 +173,8 @@ def _short(text: str, link: Link) -> str:
 def _box(name: str, center: Position, size: tuple[float, float], kind: str, tooltip: str) -> _Box:
     width, height = size
     max_characters = int((width - 6) / _CHARACTER_WIDTH)
-    shown = name if len(name) <= max_characters else name[: max_characters - 1] + "…"
-    return _Box(kind, shown, tooltip, *center, size, height / 2 if kind == "switch" else 5)
+    shown_name = name if len(name) <= max_characters else name[: max_characters - 1] + "…"
+    return _Box(kind, shown_name, tooltip, *center, size, height / 2 if kind == "switch" else 5)
 
 
 def _path(link: Link, centres: Mapping[str, Position], control_point: Position | None) -> str:

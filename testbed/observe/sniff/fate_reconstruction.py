@@ -243,14 +243,14 @@ class FateReconstruction:
         Frames must be passed in the order of capture. until: time before which all frames have been captured.
         """
         numbers = self._take(frame, until)
-        known = [number for number in numbers if number is not None]
-        is_earlier = bool(known) and max(known) <= 0  # the frame passed before the classifier existed
+        known_numbers = [number for number in numbers if number is not None]
+        is_earlier = bool(known_numbers) and max(known_numbers) <= 0  # the frame passed before the classifier existed
         previous = self.previous
         if previous is not None:
             previous_numbers = previous._take(frame, until)
             if is_earlier:
                 return previous._decide(frame, *previous_numbers)
-            if known:
+            if known_numbers:
                 self.previous = None  # all later frames are decided by this classifier
         return ("", "") if is_earlier else self._decide(frame, *numbers)
 
