@@ -1,6 +1,6 @@
 """Positions of header fields in a frame: name -> header, offset, width, mask, guard.
 
-A header begins at the frame's first byte (layer "link"), after the EtherType of a tag ("tag"), after the frame's EtherType
+A header begins at the frame's first byte (layer "link"), after the outermost tag's TPID ("tag"), after the frame's EtherType
 ("network"; tags shift it), or after an IP header ("transport"). The EtherType or the IP protocol number identifies the
 network or transport header. Another protocol registers its fields as plain data, so that its code does not depend on this
 package:

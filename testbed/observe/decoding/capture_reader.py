@@ -24,7 +24,7 @@ _PCAP: Final = {  # magic -> byte order, and unit of the time's fraction in ns
 _ETHERNET: Final = 1  # link type
 _MAX_BLOCK: Final = 1 << 24
 """Maximum block length in bytes; a longer block is treated as damage. The testbed writes far shorter blocks."""
-# Codes of options; _FLAGS is one of a packet, those from _NAME on, except it, are of an interface.
+# Codes of options: of all blocks (_END, _COMMENT), of packets (_FLAGS), and of interfaces (the others).
 _END, _COMMENT, _NAME, _DESCRIPTION, _FLAGS, _MAC, _RESOLUTION, _OFFSET = 0, 1, 2, 3, 2, 6, 9, 14
 _SECOND: Final = 1_000_000_000  # ns
 _MAX_TIME: Final = (1 << 63) - 1  # ns since 1970

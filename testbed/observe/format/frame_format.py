@@ -94,7 +94,7 @@ class FrameFormatter:
         )
 
     def read(self, field: str) -> FieldReader:
-        """Compile a reader of a field, by its name in the protocol; the reader returns -1 if a frame does not have the
+        """Make a reader of a field, by the field's name in the protocol; the reader returns -1 if a frame does not have the
         field."""
         reader = self._fields.reader(f"{self.name}.{field}")
         ethertype = self.ethertype
