@@ -84,7 +84,7 @@ def run_command(
     """
     from testbed.controller.runs.runner import run
     from testbed.controller.runs.spread_execution import SpreadCluster
-    from testbed.workloads.workload_settings import pairs
+    from testbed.workloads.workload_settings import split_settings
 
     description_name = Path(cluster).name.removesuffix(".toml")
     folder = output or new_results_folder(RUNS, f"{description_name}-{workload.rpartition('/')[2].removesuffix('.py')}")
@@ -96,8 +96,8 @@ def run_command(
         _cluster_up(running, cluster, options["seed"]) as name,
     ):
         result = run(
-            SpreadCluster(name, running), workload, settings=pairs(settings), firmware=pairs(firmware, "--firmware"),
-            output=folder, on_progress=on_progress, **options,
+            SpreadCluster(name, running), workload, settings=split_settings(settings),
+            firmware=split_settings(firmware, "--firmware"), output=folder, on_progress=on_progress, **options,
         )  # fmt: skip
     ctx.exit(print_result(result, folder, as_json))
 

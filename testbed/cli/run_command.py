@@ -54,12 +54,12 @@ class _RequestedRun:
     def run(self, folder: Path, on_progress: Callable[[str], None] | None) -> RunResult:
         """Run the workload, with its results in a folder. on_progress: see `progress`."""
         from testbed.controller.runs.runner import run
-        from testbed.workloads.workload_settings import pairs
+        from testbed.workloads.workload_settings import split_settings
 
         with imports_frozen():
             return run(
-                self.cluster, self.workload, settings=pairs(self.settings), firmware=pairs(self.firmware, "--firmware"),
-                output=folder, on_progress=on_progress, **self.options,
+                self.cluster, self.workload, settings=split_settings(self.settings),
+                firmware=split_settings(self.firmware, "--firmware"), output=folder, on_progress=on_progress, **self.options,
             )  # fmt: skip
 
     def run_in_series(self, protocol: str, mode: Mode, folder: Path) -> RunResult:

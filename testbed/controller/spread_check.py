@@ -26,7 +26,7 @@ from testbed.controller.verdict.machine_outages import MachineOutages
 from testbed.controller.verdict.thresholds import TABLE, Table
 from testbed.controller.verdict.verdicts import Finding, Verdict, verdict_of
 from testbed.errors import TestbedError
-from testbed.machines.joint_calls import in_step
+from testbed.machines.joint_calls import run_joint_call
 from testbed.machines.remote_workers import call_each
 from testbed.machines.spread import MachineClock, Workers, clock_of, measured_underlays, workers_with
 from testbed.machines.spread_faults import SpreadState, spread_state
@@ -178,7 +178,7 @@ def _probe(
         numbers[machine] = worker.begin(
             PROBE, name=name, run=run, outgoing=outgoing, incoming=incoming, seconds=duration, linger=linger
         )
-    replies, lost = in_step(probing_workers, numbers, duration + linger + _STAGE_TIMEOUT)
+    replies, lost = run_joint_call(probing_workers, numbers, duration + linger + _STAGE_TIMEOUT)
     if lost:
         raise TestbedError("; ".join(str(loss.error) for loss in lost.values()))
     results = []

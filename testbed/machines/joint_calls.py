@@ -17,7 +17,7 @@ from testbed.machines.spread import Workers
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class WorkerLoss:
     """Loss of a machine's worker. when: time at which it was noticed, monotonic nanoseconds."""
 
     error: WorkerLostError
@@ -27,7 +27,9 @@ class Loss:
 Replies = dict[str, Mapping[str, Any]]
 
 
-def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tuple[Replies, dict[str, Loss]]:
+def run_joint_call(
+    running: Workers, numbers: Mapping[str, int], patience: float
+) -> tuple[Replies, dict[str, WorkerLoss]]:
     """Run a joint call on several machines in lockstep; return the replies and the losses, by machine. If the call fails on
     a machine or a machine is lost, the call is stopped on the others. numbers: number of the call on each machine.
     patience: maximum seconds for each stage. Raises the error that the call raised on a machine."""
@@ -40,7 +42,7 @@ def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tu
             with suppress(WorkerLostError):  # its own thread reports the loss
                 running[sibling].answer_joint(numbers[sibling], STOP)
 
-    def follow(machine: str) -> Mapping[str, Any] | Loss:
+    def follow(machine: str) -> Mapping[str, Any] | WorkerLoss:
         worker, number = running[machine], numbers[machine]
         try:
             while True:
@@ -51,7 +53,7 @@ def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tu
                     barrier.wait()
                     worker.answer_joint(number, PROCEED)
         except WorkerLostError as error:
-            loss = Loss(error, time.monotonic_ns())
+            loss = WorkerLoss(error, time.monotonic_ns())
             running_calls.discard(machine)
             fail(machine)
             return loss
@@ -67,5 +69,5 @@ def in_step(running: Workers, numbers: Mapping[str, int], patience: float) -> tu
     with ThreadPoolExecutor(len(numbers)) as pool:
         futures = {machine: pool.submit(follow, machine) for machine in numbers}
     outcomes = {machine: future.result() for machine, future in futures.items()}
-    lost = {machine: loss for machine, loss in outcomes.items() if isinstance(loss, Loss)}
-    return {machine: reply for machine, reply in outcomes.items() if not isinstance(reply, Loss)}, lost
+    lost = {machine: loss for machine, loss in outcomes.items() if isinstance(loss, WorkerLoss)}
+    return {machine: reply for machine, reply in outcomes.items() if not isinstance(reply, WorkerLoss)}, lost

@@ -46,7 +46,7 @@ class Underlays:
         self.one_way = {**one_way, **{(b, a): delay for (a, b), delay in one_way.items()}}
 
 
-def pairs(layout: Layout, placement: Placement) -> list[Pair]:
+def linked_machines(layout: Layout, placement: Placement) -> list[Pair]:
     """Return the pairs of machines between which there are links, each pair once."""
     return sorted({(min(a, b), max(a, b)) for _, a, b in _ends_of(layout.links, placement) if a != b})
 

@@ -16,7 +16,7 @@ from testbed.errors import ConflictError, NotFoundError, TestbedError, Unsupport
 from testbed.machines.machine_check import contradictions
 from testbed.machines.machine_report import MachineReport
 from testbed.machines.node_placement import Capacity, Constraints, Placement, place
-from testbed.machines.parts import Pair, Underlays, pairs, parts
+from testbed.machines.parts import Pair, Underlays, linked_machines, parts
 from testbed.machines.remote_workers import RemoteWorker, call_each, try_call_each
 from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.layout_json import nodes_to_json, to_json
@@ -74,7 +74,7 @@ def plan_spread(running: Workers, layout: Layout, name: str, constraints: Constr
     _refuse_parts_elsewhere(name, present, underlays)
     capacities = {machine: capacity(machines[machine], report) for machine, report in reports.items()}
     placement = place(layout, capacities, _with_present_pinned(layout, present, constraints))
-    crossed = pairs(layout, placement)
+    crossed = linked_machines(layout, placement)
     for machine in dict.fromkeys(machine for pair in crossed for machine in pair):
         for needed in ("root", "vxlan"):
             if (lacking := reports[machine].missing(needed)) is not None:

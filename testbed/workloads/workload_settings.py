@@ -121,7 +121,7 @@ def parse_settings(form: Any, settings: Mapping[str, object], owner: str) -> dic
     return values
 
 
-def pairs(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
+def split_settings(texts: tuple[str, ...], option: str = "--set") -> dict[str, object]:
     """Split texts such as ``count=3`` into names and values. option: option of the command line, for error messages. Raises
     DescriptionError."""
     settings: dict[str, object] = {}

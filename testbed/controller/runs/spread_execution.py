@@ -27,7 +27,7 @@ from testbed.errors import (
     UnreadableStateError,
     UnsupportedError,
 )
-from testbed.machines.joint_calls import Loss, in_step
+from testbed.machines.joint_calls import WorkerLoss, run_joint_call
 from testbed.machines.remote_workers import CALL_TIMEOUT, WorkerLostError
 from testbed.machines.request_reader import STOP
 from testbed.machines.spread import MachineClock, Underlay, Workers, clock_of, measured_underlays
@@ -87,7 +87,7 @@ def execute(
                "scenario": scenario.request(state) if scenario is not None else None}  # fmt: skip
     with _losses_before_start(outages):
         numbers = _begin(state.workers, request, clocks)
-    replies, lost = in_step(state.workers, numbers, plan.timeout + _EXTRA_TIMEOUT)
+    replies, lost = run_joint_call(state.workers, numbers, plan.timeout + _EXTRA_TIMEOUT)
     for machine, reply in replies.items():
         _write_files(reply, files)
         events = [{**event, "clock": event["clock"] + clocks[machine].ahead} for event in reply["events"]]
@@ -128,7 +128,7 @@ def _losses_before_start(outages: MachineOutages) -> Iterator[None]:
 
 
 def _machine_lost(error: WorkerLostError, outages: MachineOutages, stage: str) -> MachineLostError:
-    loss = Loss(error, time.monotonic_ns())
+    loss = WorkerLoss(error, time.monotonic_ns())
     return MachineLostError({error.machine: loss_sentence(loss, outages.since, stage)})
 
 
@@ -160,7 +160,7 @@ def _source(form: str) -> str:
         raise TestbedError(f"{path} cannot be read: {error}") from error
 
 
-def loss_sentence(loss: Loss, since: int, stage: str) -> str:
+def loss_sentence(loss: WorkerLoss, since: int, stage: str) -> str:
     """Return a sentence on the loss of a machine. since: start of the repetition, monotonic nanoseconds. stage: when the
     machine was lost, or what was lost with it."""
     after = (loss.when - since) / 1e9

@@ -90,8 +90,8 @@ def on_state_query(number: int, frame: FrameType | None) -> None:
 
 
 def run_node(orders: RunOrders, number: int, channel: Channel, log: str, progress: Progress, starts: int = 1) -> None:
-    """Run the forked node process, which ends with its parent; do not return. number: index of its placement. log: path of
-    the file for its output. starts: how often the node has been started, including this time."""
+    """Run the forked node process, which ends with its parent. This never returns. number: index of its placement. log: path
+    of the file for its output. starts: how often the node has been started, including this time."""
     status, placement = 1, orders.placements[number]
     try:
         parent = os.getppid()

@@ -1,4 +1,4 @@
-"""Watches of a relay: pipes through which it reports the frames that it does not simply pass, as they occur.
+"""Watches of a relay: pipes through which it reports each frame whose fate is other than "pass", as it occurs.
 
 A watch is a named pipe in the cluster's directory. The relay's processes look for pipes at the command "watch" and
 whenever orders are loaded, so that a relay process that is started later reports from its first frame. A frame is identified

@@ -52,7 +52,7 @@ class CellCosts(Native[Library]):
         elapsed = await exchange.stream(self.cells, bytes(self.size))
         node.row(measure="stream", size_bytes=self.size, bit_per_s=self.cells * self.size * 8e9 / elapsed)
         await library.request(1, _END)
-        await exchange.settle()
+        await exchange.drain()
 
     def _traps(self, library: Library, node: Node) -> list[tuple[str, int]]:
         """Measure the traps and the system calls with cells that contain no message, which the kernel discards. Return
@@ -121,7 +121,7 @@ class _Exchange:
         while not self._has_ended:
             await self._library.poll()
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Poll until every request has been answered."""
         while self._library.pending_work():
             await self._library.poll()
@@ -140,7 +140,7 @@ class _Exchange:
         start_time = self._node.now()
         for _ in range(count):
             await self._library.request(self._peer, _COUNT, data)
-        await self.settle()
+        await self.drain()
         return self._node.now() - start_time
 
     async def send_batches(self) -> None:

@@ -14,7 +14,7 @@ from testbed.cluster.plan.link_decisions import decide
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.errors import UnsupportedError
 from testbed.machines.node_placement import placement_of
-from testbed.machines.parts import Underlays, complete_layout, pairs, parts
+from testbed.machines.parts import Underlays, complete_layout, linked_machines, parts
 from testbed.machines.spread_faults import merge_injections, share
 from testbed.spec.layout import Impairment, Layout
 from testbed.spec.layout_json import from_json, to_json
@@ -46,7 +46,7 @@ def spread(layout: Layout, network: Underlays = NETWORK) -> dict[str, Layout]:
 def test_each_machine_has_its_nodes_and_every_link_that_ends_there() -> None:
     layout = pair()
     layouts = spread(layout)
-    assert pairs(layout, placement_of(layout, MACHINE_OF)) == [("a", "b")]
+    assert linked_machines(layout, placement_of(layout, MACHINE_OF)) == [("a", "b")]
     assert [node.name for node in layouts["a"].nodes] == ["n1"]
     assert [node.name for node in layouts["b"].nodes] == ["n2"]
     assert [switch.name for switch in layouts["a"].switches] == ["s1"]

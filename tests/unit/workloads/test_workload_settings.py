@@ -10,7 +10,16 @@ import pytest
 from testbed.errors import DescriptionError
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.lookup import choose
-from testbed.workloads.workload_settings import Duration, Rate, Share, Size, Sizes, pairs, parse_settings, parse_sizes
+from testbed.workloads.workload_settings import (
+    Duration,
+    Rate,
+    Share,
+    Size,
+    Sizes,
+    parse_settings,
+    parse_sizes,
+    split_settings,
+)
 
 
 class EverySetting(Workload):
@@ -108,9 +117,9 @@ def test_a_workload_with_given_settings_accepts_no_others() -> None:
 
 
 def test_settings_on_the_command_line_are_pairs() -> None:
-    assert pairs(("a=1", "b-c=x=y")) == {"a": "1", "b_c": "x=y"}
+    assert split_settings(("a=1", "b-c=x=y")) == {"a": "1", "b_c": "x=y"}
     with pytest.raises(DescriptionError, match="NAME=VALUE"):
-        pairs(("nothing",))
+        split_settings(("nothing",))
 
 
 def test_ranges_of_sizes_must_increase() -> None:
