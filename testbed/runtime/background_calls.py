@@ -35,7 +35,7 @@ class BackgroundCalls:
 
     def run(self, calls: Sequence[Callable[[], object]], on_done: Callable[[], object]) -> None:
         """Start the calls, without waiting for them. The loop calls `on_done` after the last one has returned. A call that
-        raises ends its thread, but does not prevent `on_done`."""
+        raises ends its thread, or raises here if no thread could be started; `on_done` is called nevertheless."""
         pending = deque(calls)
         running = 1  # number of threads that have not finished, including the present one
         lock = threading.Lock()
@@ -59,15 +59,17 @@ class BackgroundCalls:
             finally:
                 finish_thread()
 
-        for _ in range(min(len(pending), _MAX_THREADS)):
-            with lock:
-                running += 1
-            try:
-                threading.Thread(target=run_pending, daemon=True).start()
-            except RuntimeError:  # the system allows no further thread: the present one makes the remaining calls
-                run_pending()
-                break
-        finish_thread()
+        try:
+            for _ in range(min(len(pending), _MAX_THREADS)):
+                with lock:
+                    running += 1
+                try:
+                    threading.Thread(target=run_pending, daemon=True).start()
+                except RuntimeError:  # the system allows no further thread: the present one makes the remaining calls
+                    run_pending()
+                    break
+        finally:
+            finish_thread()
 
     def _schedule(self, callback: Callable[[], object]) -> None:
         """Let the loop call `callback`; called in any thread."""

@@ -186,6 +186,25 @@ def test_calls_for_which_no_thread_can_start_are_made_all_the_same(loop: Loop, m
     assert (len(started), len(calls)) == (2, 20)
 
 
+def test_the_callback_follows_a_call_that_raises_in_the_calling_thread(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def close_twice() -> None:
+        raise OSError("bad file descriptor")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    callbacks: list[str] = []
+    with contextlib.closing(BackgroundCalls(loop)) as background:
+        with pytest.raises(OSError, match="bad file descriptor"):
+            background.run([close_twice], lambda: (callbacks.append("done"), loop.stop()))
+        loop.at(loop.now() + 10_000_000_000, lambda _: loop.stop())  # only without the callback
+        loop.run()
+    assert callbacks == ["done"]
+
+
 # Orders and events
 
 
