@@ -23,7 +23,7 @@ from testbed.spec.validation import effective, kind_of_link
 from testbed.spec.wiring import Wiring, wire
 
 _DEFAULT_DISTRIBUTION = "uniform"
-"""As netem without a distribution."""
+"""Default distribution of the jitter, that of netem."""
 
 
 def resolve(description: Description) -> Layout:
