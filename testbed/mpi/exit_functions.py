@@ -25,7 +25,7 @@ _registered: Final[dict[greenlet, list[partial[object]]]] = {}
 
 
 @contextmanager
-def called_at_the_end() -> Iterator[None]:
+def exit_functions_called() -> Iterator[None]:
     """Context manager: when the block ends by itself or by SystemExit, call the functions that its greenlet has
     registered, the last first. Raises the exceptions of these functions."""
     atexit.register, atexit.unregister = _register, _unregister
@@ -49,7 +49,7 @@ def _call(functions: list[partial[object]]) -> None:
 
 def _register(function: F, /, *arguments: Any, **keywords: Any) -> F:
     functions = _registered.get(getcurrent())
-    if functions is None or _is_of_the_process(sys._getframe(1)):
+    if functions is None or _is_shared_by_ranks(sys._getframe(1)):
         _process_register(function, *arguments, **keywords)
         return function
     functions.append(partial(function, *arguments, **keywords))
@@ -62,7 +62,7 @@ def _unregister(function: Callable[..., object], /) -> None:
     _process_unregister(function)
 
 
-def _is_of_the_process(caller: FrameType) -> bool:
+def _is_shared_by_ranks(caller: FrameType) -> bool:
     """Whether all ranks share what the caller registers."""
     module = str(caller.f_globals.get("__name__", ""))
     is_imported = caller.f_code.co_name == "<module>" and module != "__main__"

@@ -90,10 +90,10 @@ def import_failure(path: Path, error: BaseException) -> TestbedError:
 
 
 def _execute(code: CodeType, main: ModuleType) -> None:
-    from testbed.mpi.exit_functions import called_at_the_end
+    from testbed.mpi.exit_functions import exit_functions_called
 
     try:
-        with called_at_the_end():
+        with exit_functions_called():
             exec(code, main.__dict__)
     except SystemExit as end:
         if end.code not in (None, 0):
