@@ -124,10 +124,10 @@ class Browser:
 
     def press(self, key: str, code: int) -> None:
         """Press and release a key, such as `press("Tab", 9)`. code: its Windows virtual-key code."""
-        more = {"text": "\r"} if key == "Enter" else {}
+        options = {"text": "\r"} if key == "Enter" else {}
         self.call(
-            "Input.dispatchKeyEvent", type="keyDown" if more else "rawKeyDown", key=key, code=key,
-            windowsVirtualKeyCode=code, **more,
+            "Input.dispatchKeyEvent", type="keyDown" if options else "rawKeyDown", key=key, code=key,
+            windowsVirtualKeyCode=code, **options,
         )  # fmt: skip
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
@@ -162,11 +162,11 @@ class Browser:
 
     def screenshot(self, file: Path, *, whole: bool = False) -> None:
         """Write a PNG of the visible part, or of the complete page, to a file."""
-        more: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if whole:
             size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            more = {"captureBeyondViewport": True, "clip": {**size, "scale": 1}}
-        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **more)["data"]))
+            options = {"captureBeyondViewport": True, "clip": {**size, "scale": 1}}
+        file.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **options)["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a command of the DevTools protocol and return its result."""
@@ -213,10 +213,10 @@ class Browser:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise BrowserError(f"{PROGRAM} has not answered within {self._seconds:g} s")
-            more = os.read(self._answers, 1 << 20)
-            if not more:
+            data = os.read(self._answers, 1 << 20)
+            if not data:
                 raise BrowserError(f"{PROGRAM} has ended, code {self._process.poll()}")
-            self._received += more
+            self._received += data
         line, _, self._received = self._received.partition(b"\0")
         document: dict[str, Any] = json.loads(line)
         return document

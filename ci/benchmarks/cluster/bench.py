@@ -55,12 +55,12 @@ class Bench:
 
         floor = start(lambda: Floor(session.directory))
         if "stars" in self.subjects:
-            others = [
+            more_contenders = [
                 start(Product),
                 start(lambda: Product(keep=False)),
                 start(lambda: IpBatch(session.directory)),
             ]
-            contenders = [contender for contender in [floor, *others] if contender is not None]
+            contenders = [contender for contender in [floor, *more_contenders] if contender is not None]
             self._stars(contenders, observer)
         if "run" in self.subjects:
             session.attempt("run", lambda: self._run_in_a_node(observer))
@@ -88,14 +88,14 @@ class Bench:
     def _run_in_a_node(self, observer: Observer) -> list[Row]:
         with contextlib.closing(Product()) as product:
             product.up(f"bench-run-{os.getpid()}", 2)
-            ours, theirs = product.compare_run(RUNS_IN_A_NODE)
+            testbed_samples, ip_samples = product.compare_run(RUNS_IN_A_NODE)
             observer.watch(product.namespaces())
             product.down()
             observer.wait()
         settings = {"interleaved": ["node.run", "ip netns exec"], "process": "warm"}
         return [
             Row("run in a node", name, "true", 2, "s", tuple(samples), settings)
-            for name, samples in (("node.run", ours), ("ip netns exec", theirs))
+            for name, samples in (("node.run", testbed_samples), ("ip netns exec", ip_samples))
         ]
 
     def _conclude(self) -> None:

@@ -49,12 +49,12 @@ class Nodes:
         """
         devices = {name: nic.name for name, nic in self._nics.items()}
         macs = {name: bytes.fromhex(nic.mac.replace(":", "")) for name, nic in self._nics.items()}
-        chosen = programs(kind, Pair(devices, macs, spin, poll), count)
+        node_programs = programs(kind, Pair(devices, macs, spin, poll), count)
         pinned = dict(zip((PING, PONG), cpus, strict=True))
         budget = SPIN if spin else 0
         default, Patience.SPIN = Patience.SPIN, poll  # inherited by the node processes
         try:
-            with agents(self._cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=pinned) as run:
+            with agents(self._cluster, plug(), ETHERTYPE, node_programs, spin=budget, cpus=pinned) as run:
                 outcome = run.wait(TIMEOUT, patience=PROGRESS_TIMEOUT)
         finally:
             Patience.SPIN = default
@@ -67,10 +67,10 @@ class Nodes:
         with Cluster.star(nodes).up() as cluster:
             start = time.monotonic()
             with agents(cluster, plug(), ETHERTYPE, {node.name: idle for node in cluster}, spin=0) as run:
-                took = time.monotonic() - start
+                begin_time = time.monotonic() - start
                 sizes = _sizes(run)
                 start = time.monotonic()
-            return {"begin": took, "end": time.monotonic() - start, **sizes}
+            return {"begin": begin_time, "end": time.monotonic() - start, **sizes}
 
 
 async def idle(endpoint: Endpoint, node: ProgramNode) -> None:

@@ -38,12 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def measure(subject: str, events: int, repeat: int, progress: Callable[[str], None]) -> Iterator[Row]:
     """Measure repetitions of the engine and of SimPy alternately, after a warm-up of each."""
     measured = SUBJECTS[subject]
-    ours, theirs = PAIRS[measured]
+    engine_model, simpy_model = PAIRS[measured]
     rates: dict[str, list[float]] = {ENGINE: [], SIMPY: []}
     for turn in range(repeat + 1):
         progress(f"{measured}: {turn + 1} of {repeat + 1}")
         ends = set[int]()
-        for contender, model in ((ENGINE, ours), (SIMPY, theirs)):
+        for contender, model in ((ENGINE, engine_model), (SIMPY, simpy_model)):
             rate, end = _rate(model, events)
             ends.add(end)
             if turn:

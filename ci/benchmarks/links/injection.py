@@ -18,14 +18,14 @@ def measure(clusters: Clusters, sizes: Sequence[int], repeat: int, progress: Cal
         with clusters.up("star", nodes) as cluster:
             for turn in range(repeat + 1):
                 progress(f"inject, star of {nodes}: {f'{turn} of {repeat}' if turn else 'warm-up'}")
-                took = {
+                durations = {
                     FIRST: cluster.inject("n1", delay=2_000_000, loss=0.05),
                     CHANGE: cluster.inject("n1", delay=3_000_000),
                     HEAL: cluster.heal(),
                     ALL: cluster.inject("all", delay=2_000_000),
                     HEAL_ALL: cluster.heal(),
                 }
-                for measured, seconds in took.items() if turn else ():
+                for measured, seconds in durations.items() if turn else ():
                     samples_by_key.setdefault(measured, []).append(seconds)
         settings = {"cluster": "star", "process": "warm", "api": "testbed.cluster.faults.fault_injection"}
         for measured, samples in samples_by_key.items():

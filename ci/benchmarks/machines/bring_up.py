@@ -68,14 +68,14 @@ def _bring_up_times(machines: Lab, file: str, layout: Layout, observer: Observer
         plan = spread.plan_spread(running, layout, _NAME, Constraints())
         placed = time.monotonic()
         spread.up(running, plan, _NAME, "benchmark", "auto")
-        made = time.monotonic()
+        brought_up = time.monotonic()
         _check_namespaces(machines, plan)
         with _wait_until_destroyed(machines, running, observer):
             spread.down(running, _NAME)
     yield CONNECTION, connected - start
     yield PLACEMENT, placed - connected
-    yield MAKING, made - placed
-    yield BRING_UP, made - connected
+    yield MAKING, brought_up - placed
+    yield BRING_UP, brought_up - connected
 
 
 def _check_namespaces(machines: Lab, plan: spread.SpreadPlan) -> None:

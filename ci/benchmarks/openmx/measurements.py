@@ -39,9 +39,9 @@ Progress = Callable[[str], None]
 
 
 def _run(cluster: RunningCluster, protocol: Protocol, kind: str, count: int) -> dict[str, Any]:
-    chosen = programs(kind, count)
-    pinned = dict(zip(chosen, (SENDER, RECEIVER), strict=True))
-    with agents(cluster, protocol.plug, protocol.ethertype, chosen, spin=SPIN, cpus=pinned) as run:
+    node_programs = programs(kind, count)
+    pinned = dict(zip(node_programs, (SENDER, RECEIVER), strict=True))
+    with agents(cluster, protocol.plug, protocol.ethertype, node_programs, spin=SPIN, cpus=pinned) as run:
         outcome = run.wait(TIMEOUT, patience=PROGRESS_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(f"{kind}: {outcome.invalid}")
@@ -62,8 +62,8 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
                     samples_by_key.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
     settings = {"cluster": "two nodes, one pair of interfaces", "bytes": MESSAGE, "count": count, "waiting": "spinning"}
     for (contender, name), samples in samples_by_key.items():
-        reported = {**settings, "processors": [SENDER, RECEIVER], "interleaved": list(contenders)}
-        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), reported)
+        row_settings = {**settings, "processors": [SENDER, RECEIVER], "interleaved": list(contenders)}
+        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), row_settings)
 
 
 def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
@@ -106,17 +106,17 @@ def all_to_all(repeat: int, progress: Progress) -> Iterator[Row]:
 def numbered(messages: int, progress: Progress) -> Iterator[Row]:
     """Measure numbered messages through a link that loses 1 % of the frames in each direction."""
     progress(f"{messages:,} numbered messages")
-    chosen = programs("mx count", messages)
+    node_programs = programs("mx count", messages)
     with Cluster.back_to_back(loss="1%").up() as cluster:
         timeout = 120 + messages / _MIN_RATE
-        with agents(cluster, plug(_RESEND), MX_PROTOCOL.ethertype, chosen, spin=0) as run:
+        with agents(cluster, plug(_RESEND), MX_PROTOCOL.ethertype, node_programs, spin=0) as run:
             outcome = run.wait(timeout, patience=PROGRESS_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(f"{NUMBERED}: {outcome.invalid}")
     resent = sum(report.counted["resent"] for report in outcome.reports.values())
-    reported = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "resend": "after 1/64 s"}
+    row_settings = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "resend": "after 1/64 s"}
     for what, unit, value in (
         (SENT, "1", messages), (WRONG, "1", outcome.results[PONG]), (RESENT, "1", resent),
         (RATE, "/s", outcome.results[PING]),
     ):  # fmt: skip
-        yield Row(NUMBERED, MX, what, 2, unit, (float(value),), reported)
+        yield Row(NUMBERED, MX, what, 2, unit, (float(value),), row_settings)

@@ -61,9 +61,9 @@ def measure_tests(directory: Path, tests: int) -> Iterator[Row]:
         (directory / f"test_{number:04}.py").write_text("\n".join([head, *functions]))
     (directory / "conftest.py").write_text(_CONFTEST)
     _pytest(directory, "--testbed-mode=both")
-    took: dict[str, float] = json.loads((directory / "took.json").read_text())
+    durations: dict[str, float] = json.loads((directory / "took.json").read_text())
     for place, kind in enumerate(KINDS):
-        _, *samples = [seconds for name, seconds in took.items() if f"::test_{place}" in name]
+        _, *samples = [seconds for name, seconds in durations.items() if f"::test_{place}" in name]
         yield Row("test", kind, TEST, 0 if kind == WITHOUT else NODES, "s", tuple(samples), {"tests": tests})
 
 

@@ -58,9 +58,9 @@ def _begin(path: Path, nodes: int) -> RunFolder:
         common = {"fault": f"fault[{number}]", "kind": "impair", "what": f"loss 5% on n{number + 1}"}
         begin = SPAN * (2 * number + 1) // 41
         folder.add_event("repetition begins", number=1) if not number else None
-        reported = {"time": 0, **common, "at": begin, "begun": begin, "in_force": begin}
-        folder.add_events([{**reported, "clock": ZERO + begin, "event": "fault begins"},
-                       {**reported, "clock": ZERO + begin + SPAN // 41, "event": "fault ends", "at": begin + SPAN // 41,
+        event = {"time": 0, **common, "at": begin, "begun": begin, "in_force": begin}
+        folder.add_events([{**event, "clock": ZERO + begin, "event": "fault begins"},
+                       {**event, "clock": ZERO + begin + SPAN // 41, "event": "fault ends", "at": begin + SPAN // 41,
                         "with_the_run": False, "counted": {"loss": 9}, "had_effect": True}])  # fmt: skip
     return folder
 

@@ -81,11 +81,11 @@ def trips(traffic: Traffic, waiting: str, repeat: int, count: int, progress: Pro
 
 def _emp(cluster: RunningCluster, spin: bool, count: int, shared: bool) -> dict[str, float]:
     """Run the round trips once; return rank PING's results. cpu: of the host process and its agent."""
-    chosen = programs("emp trip", Pair({}, {}, spin), count)
+    node_programs = programs("emp trip", Pair({}, {}, spin), count)
     budget = agent_round_trips.SPIN if spin else 0
     cpus = {PING: SENDER, PONG: RECEIVER}
     placement = Placement(split_driver=split_driver(), share_all=True) if shared else None
-    with agents(cluster, plug(), ETHERTYPE, chosen, spin=budget, cpus=cpus, placement=placement) as run:
+    with agents(cluster, plug(), ETHERTYPE, node_programs, spin=budget, cpus=cpus, placement=placement) as run:
         outcome = run.wait(_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(outcome.invalid)

@@ -58,9 +58,11 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
 
 def _trip(cluster: RunningCluster, kind: str, count: int, *, spin: bool) -> Mapping[str, float]:
     protocol = EMP_PROTOCOL if kind.startswith("emp") else SSAM_PROTOCOL
-    chosen = programs(kind, count)
-    pinned = dict(zip(chosen, (SENDER, RECEIVER), strict=True)) if spin else None
-    with agents(cluster, protocol.plug, protocol.ethertype, chosen, spin=SPIN if spin else 0, cpus=pinned) as run:
+    node_programs = programs(kind, count)
+    pinned = dict(zip(node_programs, (SENDER, RECEIVER), strict=True)) if spin else None
+    with agents(
+        cluster, protocol.plug, protocol.ethertype, node_programs, spin=SPIN if spin else 0, cpus=pinned
+    ) as run:
         outcome = run.wait(TIMEOUT, patience=60.0)
     if outcome.invalid:
         raise ContenderError(f"{kind}: {outcome.invalid}")

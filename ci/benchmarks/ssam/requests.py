@@ -47,7 +47,7 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
         + counts["returned"]
     )
     resent = sum(counters["resent"] + counters["hurried"] for counters in result.counters.values())
-    reported = {
+    row_settings = {
         **settings, "loss": "1%", "grade": result.verdict.grade.value, "seconds": seconds,
         "findings": [str(finding) for finding in result.verdict.findings if finding.grade.value in ("degraded", "invalid")],
     }  # fmt: skip
@@ -55,4 +55,4 @@ def measure(requests: int, directory: Path) -> Iterator[Row]:
         (SENT, "1", counts["sent"]), (ANSWERED, "1", counts["replied"]), (WRONG, "1", wrong), (RESENT, "1", resent),
         (RATE, "/s", counts["replied"] / seconds),
     ):  # fmt: skip
-        yield Row(REQUESTS, CONTENDER, what, NODES, unit, (float(value),), reported)
+        yield Row(REQUESTS, CONTENDER, what, NODES, unit, (float(value),), row_settings)

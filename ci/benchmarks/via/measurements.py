@@ -35,10 +35,10 @@ Measured = tuple[dict[str, Any], int]
 def _run(
     cluster: RunningCluster, protocol: Protocol, kind: str, count: int, *, spin: bool = True, timeout: float = TIMEOUT
 ) -> Measured:
-    chosen = programs(kind, count, protocol.device)
-    pinned = dict(zip(chosen, (SENDER, RECEIVER), strict=True)) if spin else None
+    node_programs = programs(kind, count, protocol.device)
+    pinned = dict(zip(node_programs, (SENDER, RECEIVER), strict=True)) if spin else None
     budget = SPIN if spin else 0
-    with agents(cluster, protocol.plug, protocol.ethertype, chosen, spin=budget, cpus=pinned) as run:
+    with agents(cluster, protocol.plug, protocol.ethertype, node_programs, spin=budget, cpus=pinned) as run:
         outcome = run.wait(timeout, patience=PROGRESS_TIMEOUT)
     if outcome.invalid:
         raise ContenderError(f"{kind}: {outcome.invalid}")
@@ -61,8 +61,8 @@ def trips(repeat: int, count: int, progress: Progress) -> Iterator[Row]:
                     samples_by_key.setdefault((contender, CPU), []).append(trip["cpu"] / 1e9)
     settings = {"cluster": "two nodes, one pair of interfaces", "bytes": MESSAGE, "count": count, "waiting": "spinning"}
     for (contender, name), samples in samples_by_key.items():
-        reported = {**settings, "processors": [SENDER, RECEIVER], "interleaved": list(contenders)}
-        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), reported)
+        row_settings = {**settings, "processors": [SENDER, RECEIVER], "interleaved": list(contenders)}
+        yield Row(TRIPS, contender, name, 2, "s", tuple(samples), row_settings)
 
 
 def streams(repeat: int, messages: int, progress: Progress) -> Iterator[Row]:
@@ -103,8 +103,8 @@ def numbered(messages: int, progress: Progress) -> Iterator[Row]:
     with Cluster.back_to_back(loss="1%").up() as cluster:
         timeout = 120 + messages / _MIN_RATE
         results, resent = _run(cluster, VIA_PROTOCOL, "via count", messages, spin=False, timeout=timeout)
-    reported = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "reliability": "reliable reception"}
+    row_settings = {"messages": messages, "bytes": MESSAGE, "loss": "1%", "reliability": "reliable reception"}
     for what, unit, value in (
         (SENT, "1", messages), (WRONG, "1", results[PONG]), (RESENT, "1", resent), (RATE, "/s", results[PING]),
     ):  # fmt: skip
-        yield Row(NUMBERED, VIA, what, 2, unit, (float(value),), reported)
+        yield Row(NUMBERED, VIA, what, 2, unit, (float(value),), row_settings)
