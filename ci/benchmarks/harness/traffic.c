@@ -13,7 +13,7 @@
  * as the relay does. SIZE: bytes of the IP packet. POLL: nanoseconds to poll before sleeping, -1: forever. SECONDS: a decimal
  * number. INTERVAL: nanoseconds. A role to which others connect prints "ready" and its port first. "catch" leaves the frames in
  * its socket until its standard input is closed, so that it uses no processor time during the measurement. The result is a
- * line of JSON, with times in nanoseconds unless they are called seconds or cpu, which are in seconds.
+ * line of JSON. Its times are in nanoseconds, except seconds and cpu, which are in seconds, and rtt, which is in microseconds.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
