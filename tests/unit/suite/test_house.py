@@ -53,7 +53,11 @@ def send(frame: Frame) -> None:
     """Send a frame."""
     "Nothing waits."
 ''')  # fmt: skip
-    assert HOUSE["vague_docstrings"]([source]) == ["m.py:5 Of each node.", "m.py:9 What is sent.", "m.py:14 Nothing waits."]
+    assert HOUSE["vague_docstrings"]([source]) == [
+        "m.py:5 Of each node.",
+        "m.py:9 What is sent.",
+        "m.py:14 Nothing waits.",
+    ]
 
 
 def module(file_name: str, text: str) -> Any:
