@@ -119,7 +119,10 @@ FAULTS = {
         "n2",
         r"the firmware \(unruly\.protocol\.Firmware\) leaves its deadline in the past, \d+ ns before now: 10,000 calls",
     ),
-    105: ("n1", r"a frame of 1515 bytes cannot be sent: the interface's MTU is 1500, which allows frames of up to 1514 bytes"),
+    105: (
+        "n1",
+        r"a frame of 1515 bytes cannot be sent: the interface's MTU is 1500, which allows frames of up to 1514 bytes",
+    ),
     106: ("n2", r"the host library \(unruly\.protocol\.Host\) has raised ValueError:\n(.|\n)*no such letter"),
 }
 

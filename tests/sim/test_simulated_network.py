@@ -112,7 +112,8 @@ def test_sending_a_frame_above_the_mtu_is_an_error() -> None:
     with (
         Simulation(Description.back_to_back(), EchoPlug()) as simulation,
         pytest.raises(
-            ValueError, match="1515 bytes cannot be sent: the interface's MTU is 1500, which allows frames of up to 1514"
+            ValueError,
+            match="1515 bytes cannot be sent: the interface's MTU is 1500, which allows frames of up to 1514",
         ),
     ):
         simulation.nodes["n1"].nic.send(bytes(1515))

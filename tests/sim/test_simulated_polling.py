@@ -57,7 +57,8 @@ def test_a_program_that_polls_forever_is_reported_with_its_line() -> None:
     with Simulation(Description.back_to_back(), plug()) as simulation:
         simulation.spawn("n1", poll_forever)
         with pytest.raises(
-            StalledError, match=r"no event is pending(.|\n)*poll_forever on n1 polls, at .*_polling\.py:\d+ in poll_forever"
+            StalledError,
+            match=r"no event is pending(.|\n)*poll_forever on n1 polls, at .*_polling\.py:\d+ in poll_forever",
         ):
             simulation.run()
         assert any("a receive from node 1" in sentence for sentence in simulation.pending_work())
