@@ -43,9 +43,11 @@ them. Our choice."""
 class EmpEndpoint:
     """Adapter of EMP's host library to MPI. Implements `ScatteringEndpoint`, `DroppingEndpoint` and `CrashAwareEndpoint`.
 
-    Sends leave an eighth of the descriptors to receives, and receives leave an eighth to sends; with enough descriptors, one
-    is reserved for probes. A transfer is charged for the longest chain that it may need, even if the host library uses a
-    list of pages instead.
+    Sends leave an eighth of the descriptors to receives, and receives leave an eighth to sends, but at least four, or half
+    if there are fewer than eight. With enough descriptors, one is reserved for probes, and one for each standing receive. A
+    transfer is charged for the longest chain that it may need, even if the host library uses a list of pages instead.
+
+    slots: see `DroppingEndpoint`.
     """
 
     __slots__ = (
@@ -71,9 +73,9 @@ class EmpEndpoint:
         self.max_message_size = MAX_PAGES * PAGE
         count = host.free_descriptors
         self._max_per_direction = count - max(count // 8, min(_MAX_CHAIN, count // 2))
-        # Without enough descriptors for that reservation, the limits per direction suffice.
-        self._max_in_use = count - 1 if count // 8 > _MAX_CHAIN else 2 * count
         self.slots = min(_MAX_SLOTS, count // 16)
+        # With too few descriptors for the reservations, only the limits per direction apply.
+        self._max_in_use = count - 1 - self.slots if count // 8 > _MAX_CHAIN else 2 * count
         self._send_descriptors = 0  # charged to sends in progress
         self._receive_descriptors = 0  # charged to receives in progress
 

@@ -170,3 +170,20 @@ def test_a_failed_receive_frees_its_descriptor_for_the_next() -> None:
     ranks = Ranks(settings=Settings(descriptors=4))
     ranks.run(sender, receiver)
     assert ranks.is_idle()
+
+
+def test_a_probe_has_a_descriptor_although_the_mailbox_and_transfers_use_as_many_as_they_may() -> None:
+    async def busy(comm: Comm) -> bool:
+        await comm.Barrier()  # creates the mailbox, whose receives use descriptors, too
+        for _ in range(500):
+            await comm.Irecv(bytearray(1), 1, 1)
+        for _ in range(500):
+            await comm.Isend(b"", 1, 2)
+        found = [await comm.Iprobe(1, 3) for _ in range(10)]
+        return any(found)
+
+    async def peer(comm: Comm) -> bool:
+        await comm.Barrier()
+        return not (await comm.Isend(b"x", 0, 3)).is_complete
+
+    assert Ranks(settings=Settings(descriptors=640)).run(busy, peer) == [True, True]
