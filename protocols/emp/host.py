@@ -156,23 +156,22 @@ class Endpoint(Host):
     def post_send(self, destination: int, tag: int, data: Buffer) -> Completion[ReceiveResult]:
         """Post a send; its completion is done when the peer has acknowledged the message. tag: 32 bits.
 
-        Raises DescriptorsExhaustedError, and ValueError for an invalid destination or tag.
+        Raises DescriptorsExhaustedError, and ValueError for an invalid destination or tag, or for more than MAX_PAGES pages.
         """
-        if not 0 <= destination < self.size:
-            raise ValueError(f"destination must be 0 to {self.size - 1}, got {destination}")
-        if not 0 <= tag <= 0xFFFF_FFFF:
-            raise ValueError(f"tag must be 0 to {0xFFFF_FFFF}, got {tag}")
+        self._check_send(destination, tag)
         return self._post(stat.SEND, destination, tag, memoryview(data).cast("B"))
 
     def post_send_iov(self, destination: int, tag: int, segments: Sequence[memoryview]) -> Completion[ReceiveResult]:
-        """Post a send of two or more segments of bytes, none of them empty, as one message; otherwise as `post_send`. Raises
-        ValueError if they take more than MAX_PAGES pages (`page_count`)."""
+        """Post a send of two or more segments of bytes, none of them empty, as one message; otherwise as `post_send`. Each
+        segment begins a page (`page_count`)."""
+        self._check_send(destination, tag)
         return self._post_pages(stat.SEND, destination, tag, segments)
 
     def post_receive_iov(self, source: int, tag: int, segments: Sequence[memoryview]) -> Completion[ReceiveResult]:
-        """Post a receive into two or more segments, none of them empty; otherwise as `post_receive`. Raises ValueError as
-        `post_send_iov` does."""
+        """Post a receive into two or more segments, none of them empty; otherwise as `post_receive`."""
         kind, tag = self._encode_match(source, tag)
+        if any(segment.readonly for segment in segments):
+            raise ValueError(_READ_ONLY)
         return self._post_pages(kind, source, tag, segments)
 
     def post_receive(self, source: int, tag: int, buffer: bytearray | memoryview) -> Completion[ReceiveResult]:
@@ -180,7 +179,8 @@ class Endpoint(Host):
         message is complete. tag: 32 bits, ANY_TAG, or `any_tag(context)` for any tag of a context.
 
         The completion fails with TruncatedError if the message is longer than the buffer. Raises
-        DescriptorsExhaustedError, and ValueError for an invalid source or tag, or a read-only buffer.
+        DescriptorsExhaustedError, and ValueError for an invalid source or tag, a read-only buffer, or more than MAX_PAGES
+        pages.
         """
         kind = stat.RECEIVE
         if not (0 <= tag <= 0xFFFF_FFFF and 0 <= source < self.size):
@@ -191,8 +191,8 @@ class Endpoint(Host):
         return self._post(kind, source, tag, view)
 
     def post_standing(self, tag: int, buffer: memoryview) -> Completion[ReceiveResult]:
-        """Post a standing receive from any node, into a buffer of one page at most; otherwise as `post_receive`. No program
-        waits for it, so `pending_work` does not report it."""
+        """Post a standing receive from any node, into a writable buffer of one page at most. tag: 32 bits. No program
+        waits for the receive, so `pending_work` does not report it. Raises DescriptorsExhaustedError."""
         return self._post(stat.RECEIVE | stat.STANDING, ANY_SOURCE, tag, buffer)
 
     def post_claimed(self, probed: ProbeResult, buffer: bytearray | memoryview) -> Completion[ReceiveResult]:
@@ -308,6 +308,13 @@ class Endpoint(Host):
                 ProbeResult(peer, tag, length & 0xFFFF_FFFF, length >> 32) if status == stat.MESSAGE_FOUND else None
             )
 
+    def _check_send(self, destination: int, tag: int) -> None:
+        """Raise ValueError for an invalid destination or tag."""
+        if not 0 <= destination < self.size:
+            raise ValueError(f"destination must be 0 to {self.size - 1}, got {destination}")
+        if not 0 <= tag <= 0xFFFF_FFFF:
+            raise ValueError(f"tag must be 0 to {0xFFFF_FFFF}, got {tag}")
+
     def _encode_match(self, source: int, tag: int) -> tuple[int, int]:
         """Return the kind and tag of the descriptor of a receive or probe. tag: as for `post_receive`. Raises ValueError for
         an invalid source or tag."""
@@ -341,7 +348,7 @@ class Endpoint(Host):
         """Post a transfer of several pages, by a chain of descriptors or a list of pages."""
         count = page_count(map(len, segments))
         if count > MAX_PAGES:
-            raise ValueError(f"{len(segments)} segments on {count} pages: at most {MAX_PAGES} pages")
+            raise ValueError(f"a message must have at most {MAX_PAGES} pages, got {count} in {len(segments)} segments")
         descriptor_count, index = self._allocate(chain_length(count))
         memory, pages, pinned_segments, size, page_list = self._memory, list[Page](), list[tuple[int, int]](), 0, 0
         try:

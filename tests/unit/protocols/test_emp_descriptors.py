@@ -350,6 +350,13 @@ def test_invalid_tags_and_buffers_are_rejected() -> None:
             host.post_send(1, tag, b"")
     with pytest.raises(ValueError, match="tag"):
         host.post_receive(1, 1 << 32, bytearray(1))
+    segments = [memoryview(b"one"), memoryview(b"two")]
+    with pytest.raises(ValueError, match="tag must be"):
+        host.post_send_iov(1, 1 << 32, segments)
+    with pytest.raises(ValueError, match="destination must be"):
+        host.post_send_iov(2, 0, segments)
+    with pytest.raises(ValueError, match="writable"):
+        host.post_receive_iov(1, 0, segments)
     with pytest.raises(ValueError, match="writable"):
         host.post_receive(1, 1, memoryview(b"constant"))
     assert host.free_descriptors == 640
