@@ -261,26 +261,31 @@ class Message(BlockingWrapper[mpi_messages.Message]):
 
     def Recv(self, buf: Buffer, status: Status | None = None) -> None:
         """See `mpi_messages.Message.Recv`."""
-        self.run(self._take().Recv(buf, status))
+        self.run(self.wrapped.Recv(buf, status))
+        self._become_null()
 
     def recv(self, status: Status | None = None) -> object:
         """See `mpi_messages.Message.recv`."""
-        return self.run(self._take().recv(status))
+        obj = self.run(self.wrapped.recv(status))
+        self._become_null()
+        return obj
 
     def Irecv(self, buf: Buffer) -> Request:
         """See `mpi_messages.Message.Irecv`."""
-        return Request(self.run(self._take().Irecv(buf)), self.run)
+        request = Request(self.run(self.wrapped.Irecv(buf)), self.run)
+        self._become_null()
+        return request
 
     def irecv(self) -> Request:
         """See `mpi_messages.Message.irecv`."""
-        return Request(self.run(self._take().irecv()), self.run)
+        request = Request(self.run(self.wrapped.irecv()), self.run)
+        self._become_null()
+        return request
 
-    def _take(self) -> mpi_messages.Message:
-        """Return the message; this handle becomes MESSAGE_NULL, unless it is the constant MESSAGE_NO_PROC."""
-        message = self.wrapped
+    def _become_null(self) -> None:
+        """Make this handle MESSAGE_NULL after the message has been taken, unless it is the constant MESSAGE_NO_PROC."""
         if self is not MESSAGE_NO_PROC:
             self.wrapped = mpi_messages.Message.null()
-        return message
 
 
 def run_completed(coroutine: CallCoroutine[T], /) -> T:

@@ -49,7 +49,8 @@ class Message:
         return self._received
 
     async def Recv(self, buf: Buffer, status: Status | None = None) -> None:
-        """Receive the message. Raises MPIError: ERR_TRUNCATE as Comm.Recv, ERR_REQUEST if it was received before."""
+        """Receive the message. Raises MPIError: as Comm.Recv, and ERR_REQUEST if it was received before. An invalid buffer
+        raises ERR_BUFFER, ERR_COUNT or ERR_TYPE, and the message can still be received."""
         await (await self.Irecv(buf)).wait(status)
 
     async def Irecv(self, buf: Buffer) -> Request:
@@ -80,7 +81,7 @@ class Message:
 
     def _take(self) -> ProbeResult | None:
         if self._received:
-            raise MPIError(ERR_REQUEST, "the message was received before")
+            raise MPIError(ERR_REQUEST, "the message is MESSAGE_NULL, or was received before")
         self._received = self._probe_result is not None
         return self._probe_result
 

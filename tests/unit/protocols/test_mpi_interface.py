@@ -113,7 +113,9 @@ def test_freed_and_completed_handles_become_null() -> None:
             group.Get_size()
         request = world.isend(1, world.rank)
         message = world.mprobe(world.rank)
-        assert message
+        with pytest.raises(MPI.Exception, match="writable"):
+            message.Recv(b"constant")
+        assert message, "a call with an invalid buffer has not received the message"
         assert message.recv() == 1
         assert message == MPI.MESSAGE_NULL
         with pytest.raises(MPI.Exception, match="received before"):
