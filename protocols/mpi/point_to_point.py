@@ -240,7 +240,7 @@ class PointToPoint:
         ERR_COMM for COMM_NULL."""
         if not self.size:
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
-        attached = self._attached_buffer(0)
+        attached = self._attached_buffer()
         await attached.drain()
         self._device.attached_buffer = None
         return attached.memory
@@ -375,12 +375,13 @@ class PointToPoint:
             send_buffer.reserve(len(data), self._send_bytes(memoryview(bytes(to_contiguous(data))), dest, tag))
         return null_transfer()
 
-    def _attached_buffer(self, size: int) -> SendBuffer:
-        """Return the attached buffer. Raises MPIError (ERR_BUFFER) if there is none, or it has no room for `size` bytes."""
+    def _attached_buffer(self, size: int | None = None) -> SendBuffer:
+        """Return the attached buffer. size: bytes of a message for it. Raises MPIError (ERR_BUFFER) if there is none, or it
+        has no room for the message."""
         send_buffer = self._device.attached_buffer
         if send_buffer is None:
             raise MPIError(ERR_BUFFER, "no buffer is attached for buffered sends: call MPI.Attach_buffer")
-        if size and not send_buffer.has_room(size):
+        if size is not None and not send_buffer.has_room(size):
             raise MPIError(ERR_BUFFER, f"the attached buffer has no room for another message of {size} bytes")
         return send_buffer
 

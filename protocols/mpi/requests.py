@@ -100,6 +100,12 @@ class Request:
 
     cancel = Cancel
 
+    def release(self) -> None:
+        """Deactivate the request; its transfer continues. If a send fails then, a later call reports it (see `device`)."""
+        self.active = False
+        if isinstance(self._completion, SendCompletion):
+            self._completion.report_failures_to(FailureRecipient.NONE)
+
     @classmethod
     async def Waitall(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> bool:
         """Wait for all; returns True. Raises MPIError (ERR_IN_STATUS) when all are complete and some have failed."""

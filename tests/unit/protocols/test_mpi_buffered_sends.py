@@ -7,6 +7,7 @@ import pytest
 from protocols.mpi import Comm, Status
 from protocols.mpi.mpi_errors import ERR_BUFFER, MPIError
 from protocols.mpi.send_buffer import BSEND_OVERHEAD
+from tests.unit.protocols.emp_ranks import Ranks
 from tests.unit.protocols.mpi_devices import RanksOf, on_every_device
 
 
@@ -43,6 +44,20 @@ def test_buffered_sends_copy_and_are_limited_by_the_attached_buffer(ranks_of: Ra
     ranks = ranks_of()
     ranks.run(sender, receiver)
     assert ranks.is_idle()
+
+
+def test_empty_messages_also_occupy_the_attached_buffer() -> None:
+    async def sender(comm: Comm) -> None:
+        comm.Attach_buffer(bytearray(BSEND_OVERHEAD))
+        await comm.Bsend(b"", 1)
+        with pytest.raises(MPIError, match="no room"):
+            await comm.Bsend(b"", 1)
+        await comm.Detach_buffer()
+
+    async def receiver(comm: Comm) -> None:
+        await comm.Recv(bytearray(), 0)
+
+    Ranks().run(sender, receiver)
 
 
 def test_statuses_are_copied_compared_and_set() -> None:

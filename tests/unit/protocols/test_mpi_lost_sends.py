@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from protocols.am2.settings import MILLISECOND, SECOND, Settings
-from protocols.mpi import ERR_PROC_FAILED, PROC_NULL, Comm, Request
+from protocols.mpi import ERR_PROC_FAILED, PROC_NULL, Comm, Request, blocking_requests
 from protocols.mpi.device import SendCompletion
 from protocols.mpi.mpi_errors import MPIError
 from protocols.mpi.send_buffer import SendBuffer
@@ -187,6 +187,15 @@ def test_after_the_wait_for_its_request_the_next_call_reports_a_lost_send() -> N
     restart_node(nodes)
     with pytest.raises(MPIError, match="was reported done"):
         comm.Isend(b"not sent", 1).send(None)
+
+
+def test_the_next_call_reports_a_lost_send_whose_request_was_freed() -> None:
+    nodes = connected_nodes()
+    comm = Comm(nodes.devices[0])
+    blocking_requests.Request(run_without_waiting(comm.Isend(b"lost", 1))).Free()
+    restart_node(nodes)
+    with pytest.raises(MPIError, match="has failed since"):
+        run_without_waiting(comm.Send(b"", 1))
 
 
 def test_a_lost_object_of_two_messages_is_reported_once() -> None:
