@@ -231,6 +231,7 @@ class CollectiveCalls(PointToPoint):
     async def Alltoallv(self, sendbuf: Message | InPlace, recvbuf: Message) -> None:
         """Send the k-th block to rank k; receive a block from each rank. Blocks may have any sizes. sendbuf, recvbuf:
         [buffer, counts, displacements, datatype]."""
+        self._check_collective("Alltoallv")
         sendbuf = _as_in_place(sendbuf)
         out = BlockBuffers(vector_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
@@ -242,6 +243,7 @@ class CollectiveCalls(PointToPoint):
     async def Alltoallw(self, sendbuf: Sequence[Any] | InPlace, recvbuf: Sequence[Any]) -> None:
         """Alltoall with blocks of any sizes and datatypes. sendbuf, recvbuf: [buffer, (counts, displacements),
         datatypes], or [buffer, counts, displacements, datatypes]; displacements in bytes."""
+        self._check_collective("Alltoallw")
         sendbuf = _as_in_place(sendbuf)
         out = BlockBuffers(typed_blocks(recvbuf, self.size, True), is_input=isinstance(sendbuf, InPlace))
         if isinstance(sendbuf, InPlace):
@@ -251,7 +253,6 @@ class CollectiveCalls(PointToPoint):
         await self._alltoall_blocks("Alltoallw", data, out)
 
     async def _alltoall_blocks(self, call: str, data: list[memoryview], out: BlockBuffers) -> None:
-        self._check_collective(call)
         if len(data[self.rank]) != len(out.data[self.rank]):
             raise _size_mismatch(call, len(data[self.rank]), len(out.data[self.rank]), 1)
         exchange = self._begin_exchange(
@@ -288,6 +289,7 @@ class CollectiveCalls(PointToPoint):
 
     async def Reduce_scatter_block(self, sendbuf: Message | InPlace, recvbuf: Message, op: Op = SUM) -> None:
         """Combine all ranks' items; rank k receives the k-th block of the result. All blocks have equal sizes."""
+        self._check_collective("Reduce_scatter_block")
         sendbuf = _as_in_place(sendbuf)
         block_size = None if isinstance(sendbuf, InPlace) else len(as_send_data(sendbuf)) // self.size
         await self._reduce_scatter("Reduce_scatter_block", sendbuf, recvbuf, None, block_size, op)
@@ -300,7 +302,7 @@ class CollectiveCalls(PointToPoint):
         op: Op = SUM,
     ) -> None:
         """Combine all ranks' items; rank k receives recvcounts[k] items of the result, those after the items of rank k - 1.
-        recvcounts: None: the sizes of the ranks' receive buffers."""
+        recvcounts: None: the sizes of the ranks' receive buffers, or equal blocks of a buffer with IN_PLACE."""
         sendbuf = _as_in_place(sendbuf)
         if recvcounts is None and not isinstance(sendbuf, InPlace):
             data, datatype = reduction_operand(recvbuf, True)
