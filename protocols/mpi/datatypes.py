@@ -75,12 +75,15 @@ class Datatype(Handle):
         lb: int = 0,
         extent: int = 0,
     ) -> None:
-        """name: for a datatype, this becomes another handle of it; None: DATATYPE_NULL."""
+        """name: for a datatype, this becomes another handle of it, which a later Commit or Free of the other handle does not
+        change; None: DATATYPE_NULL."""
         self._base: Datatype | None = None  # the datatype from which this one was made
         self._constructor: Constructor | None = None
         self._is_freed = False  # transfers in progress still use its spans
+        self.is_committed = bool(typecode)
         if isinstance(name, Datatype):
             self._base, self._constructor = name._base, name._constructor
+            self._is_freed, self.is_committed = name._is_freed, name.is_committed
             typecode, spans, lb, extent, name = name.typecode, name.spans, name.lb, name.extent, name.name
         elif name is not None and not isinstance(name, str):
             raise TypeError(f"a Datatype is expected, not {type(name).__name__}")
@@ -90,7 +93,6 @@ class Datatype(Handle):
         self.size = sum(length for _, length in self.spans)
         self.lb: int = lb
         self.extent: int = extent
-        self.is_committed = bool(typecode)
 
     def __repr__(self) -> str:
         return f"<Datatype {self.name}>"
@@ -367,9 +369,7 @@ class Datatype(Handle):
         """Return another handle of a derived type, which remains valid when this one is freed; a predefined type itself."""
         if self._constructor is None:
             return self
-        handle = Datatype(self)
-        handle.is_committed = self.is_committed
-        return handle
+        return Datatype(self)
 
     Create_dup = Dup
     Resized = Create_resized

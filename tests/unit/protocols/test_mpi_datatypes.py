@@ -273,3 +273,14 @@ def test_a_persistent_send_of_a_column_sends_the_contents_at_its_start() -> None
             assert list(received) == [first, 2, 4]
 
     Ranks(1).run(program)
+
+
+def test_another_handle_of_a_committed_type_can_be_used() -> None:
+    vector = INT.Create_vector(2, 1, 2)
+    assert not Datatype(vector).is_committed
+    handle = Datatype(vector.Commit())
+    assert handle == vector
+    assert handle.is_committed
+    vector.Free()
+    assert handle.is_committed, "the handle of a freed type remains"
+    assert not Datatype(vector)

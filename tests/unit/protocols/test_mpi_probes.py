@@ -119,7 +119,7 @@ def test_a_claimed_message_matches_no_other_receive_or_probe(ranks_of: RanksOf) 
         assert await comm.Improbe(0) is None
         await first.Recv(buffer, status)
         assert (buffer, status.count) == (b"firstd", 5)
-        with pytest.raises(MPIError, match="was received before$") as raised:
+        with pytest.raises(MPIError, match="was received before") as raised:
             await first.Recv(buffer)
         assert raised.value.Get_error_class() == ERR_REQUEST
         short_buffer = bytearray(2)
