@@ -230,26 +230,30 @@ class MatchingQueues:
         """Fail the transfers in progress with a peer whose session has ended: sends to it, incoming messages from it, and
         synchronous messages that it has not matched. Unmatched receives stay, for messages of the next session; reports of
         stalls mention the error for them."""
-        for completion in sends:
-            completion.abandon(error)
-        for arrival in arrivals:
-            self.fail_arrival(arrival, error)
-        for key in [key for key in self._unmatched if key[0] == peer]:
-            self._unmatched.pop(key)[0].fail(error)
         for posted in self._posted.values():
             for receive in posted:
                 if receive.source in (peer, ANY_SOURCE):
                     receive.completion.source_failure = str(error)
+        # Listed before any completion fails, whose callbacks may begin synchronous messages of the next session.
+        unmatched = [(key, matched) for key, (matched, _) in self._unmatched.items() if key[0] == peer]
+        for completion in sends:
+            completion.abandon(error)
+        for arrival in arrivals:
+            self.fail_arrival(arrival, error)
+        for key, matched in unmatched:
+            if not matched.done:
+                del self._unmatched[key]
+                matched.fail(error)
 
     def fail_receives(self, source: int, error: MPIError) -> None:
-        """Fail the receives and probes that name this source, which will not send any more."""
-        for posted in self._posted.values():
-            failed = [receive for receive in posted if receive.source == source]
-            posted[:] = [receive for receive in posted if receive.source != source]
-            for receive in failed:
-                receive.completion.fail(error)
+        """Fail the unmatched receives and the probes that name this source, which will not send any more."""
+        receives = [receive for posted in self._posted.values() for receive in posted if receive.source == source]
         probes = [probe for probe in self._probes if probe.source == source]
+        for posted in self._posted.values():
+            posted[:] = [receive for receive in posted if receive.source != source]
         self._probes = [probe for probe in self._probes if probe.source != source]
+        for receive in receives:
+            receive.completion.fail(error)
         for probe in probes:
             probe.completion.fail(error)
 

@@ -178,6 +178,23 @@ def test_fail_transfers_fails_the_transfers_with_that_peer_only() -> None:
     assert later_receive.result() == Envelope(1, 9, 0)
 
 
+def test_fail_transfers_spares_a_synchronous_message_that_a_callback_begins() -> None:
+    matching = MatchingQueues()
+    failed, later = SendCompletion(), Completion[Envelope]()
+    failed.add_callback(lambda _: matching.track_synchronous(1, Envelope(1, 7, 0), later))
+    matching.fail_transfers(1, MPIError(ERR_PROC_FAILED, "gone"), [failed])
+    assert not later.done
+
+
+def test_a_callback_of_a_failed_receive_may_post_a_receive_in_another_context() -> None:
+    matching = MatchingQueues()
+    failed, _ = receive(matching, 1, ANY_TAG)
+    later: list[Completion[Envelope]] = []
+    failed.add_callback(lambda _: later.append(receive(matching, 1, ANY_TAG, context=2)[0]))
+    matching.fail_receives(1, MPIError(ERR_PROC_FAILED, "gone"))
+    assert [completion.done for completion in later] == [False]
+
+
 def test_fail_receives_fails_the_receives_that_name_the_source() -> None:
     matching = MatchingQueues()
     from_peer, _ = receive(matching, 1, ANY_TAG)
