@@ -209,7 +209,7 @@ class Sender:
             f"message {message.id} to node {peer.number} (tag {message.tag}, {message.total} bytes): "
             + (
                 f"{message.sent_collection_count} of {message.collection_count} collections sent, "
-                f"no acknowledgement of collections {', '.join(map(str, list(message.open_collections)[:4]))}"
+                + _describe_open(message)
                 + (": perhaps no receive has been posted for it" if message.is_parked else "")
                 if message.sent_collection_count
                 else f"not begun, as {peer.unacknowledged_collection_count} collections to that node are not acknowledged"
@@ -380,3 +380,11 @@ class Sender:
         frame = self._pack_frame(destination, source, TYPE_DATA, 0, peer.unit, sender, receiver, 0, 0, STATUS_OK)
         peer.middle_prefix = prefix = frame[: card.prefix_size]
         return prefix
+
+
+def _describe_open(message: OutgoingMessage) -> str:
+    """Describe the collections that have been sent and not acknowledged."""
+    numbers = list(message.open_collections)
+    if not numbers:
+        return "all of them acknowledged"
+    return f"no acknowledgement of collections {', '.join(map(str, numbers[:4]))}{', ...' if len(numbers) > 4 else ''}"

@@ -347,3 +347,24 @@ def test_queues_and_incoming_messages_of_peers_are_separate() -> None:
     assert any("not begun" in sentence for sentence in wires.pending_work())
     assert [EMPTY_QUEUE, NO_INCOMING_MESSAGES] == [[], {}]
     assert second.free_descriptors == 640
+
+
+def test_a_message_whose_sent_collections_are_all_acknowledged_is_reported_so() -> None:
+    """A message that returns to the window is sent before a later one."""
+    wires, (sender, receiver) = joined_nics(settings=Settings(unit=1, window=2))
+    sender.post_send(1, 1, content(4 * FULL_PAYLOAD))
+    wires.exchange()
+    wires.tick()  # the message without a receive is parked
+    wires.take(0)
+    wires.elapse(TIMEOUT * 3 // 2)
+    receiver.post_receive(0, 2, bytearray(4 * FULL_PAYLOAD))
+    sender.post_send(1, 2, content(4 * FULL_PAYLOAD))
+    wires.deliver_from(0)
+    acknowledgements_of_later = wires.take(1)
+    receiver.post_receive(0, 1, bytearray(4 * FULL_PAYLOAD))
+    wires.tick()
+    wires.deliver_from(0)
+    wires.deliver_from(1)  # the parked message returns to the window
+    for frame in acknowledgements_of_later:
+        wires.deliver(frame)
+    assert any("2 of 5 collections sent, all of them acknowledged" in work for work in wires.pending_work())
