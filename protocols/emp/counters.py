@@ -18,8 +18,10 @@ class Counters:
     frames_sent: int = 0
     """Data frames sent for the first time."""
     frames_resent: int = 0
+    """Data frames of resent collections."""
     collections_resent: int = 0
-    """Collections resent after a timeout, or after the peer's first frame in this incarnation."""
+    """Collections resent: after a timeout, when the peer's incarnation becomes known, or when a parked message returns to
+    the window."""
     acknowledgements_sent: int = 0
     reacknowledgements_sent: int = 0
     """Acknowledgements repeated for a complete collection, since an earlier one may have been lost."""

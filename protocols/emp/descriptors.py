@@ -49,11 +49,12 @@ DONE: Final = 2
 TRUNCATED: Final = 3
 """The message is longer than the receive, which has been filled."""
 RESTARTED: Final = 4
-"""The peer has restarted and lost the message."""
+"""The peer has restarted. Whether a sent message had arrived is not known; the rest of a message to receive will not
+come."""
 GAVE_UP: Final = 5
 """No acknowledgement arrived within `Settings.give_up`."""
 ABANDONED: Final = 6
-"""The peer has given up sending the message."""
+"""The peer has given up sending the message, or a claimed message no longer exists."""
 INVALID: Final = 7
 """The descriptor is invalid, or names memory that is not pinned."""
 MESSAGE_FOUND: Final = 8

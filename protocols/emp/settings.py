@@ -20,13 +20,14 @@ class Settings:
     """Settings of EMP.
 
     A change while the NIC runs applies to later decisions; `descriptors` cannot change. Assignment of an invalid value
-    raises ValueError and leaves the setting unchanged.
+    raises ValueError and leaves the setting unchanged. A NIC whose host has called `host.Endpoint.post_unit` continues with
+    a copy, to which changes of the original do not apply.
 
     unit: frames per collection, the unit of acknowledgement (section 4.1: 3, configurable on the fly by
     `host.Endpoint.post_unit`). timeout: nanoseconds after which a collection is resent (ours; the paper states no
     figure), doubled with each resend up to longest_timeout. give_up: nanoseconds without an acknowledgement after which
-    a message fails; 0: never (the paper mentions no limit). The peer drops a failed message when the header of the next
-    one arrives.
+    a message fails, at its next timeout; 0: never (the paper mentions no limit). The peer drops a failed message when
+    the header of the next one arrives.
     window: maximum unacknowledged collections to one peer (ours: below the capacity of a receiver's ring), not counting
     those of parked messages (see `sender`). held: maximum message headers of one peer that are kept without a receive
     (ours; their data is dropped, as in the paper). A NIC never has more messages in progress than descriptors. If held

@@ -26,6 +26,7 @@ CopyAttribute = Callable[[Any, int, Any], Any] | bool | None
 """(communicator, keyval, value) -> the duplicate's value, or NotImplemented to omit the attribute; True: copy the value;
 False, None: omit the attribute."""
 DeleteAttribute = Callable[[Any, int, Any], object] | None
+"""(communicator, keyval, value); called before the attribute is deleted or replaced, and when the communicator is freed."""
 
 
 class Errhandler(Handle):

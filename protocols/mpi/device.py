@@ -66,8 +66,9 @@ _FIRST_PAYLOAD: Final = FIRST_SIZE - _HEADER.size
 
 
 class Pickle:
-    """The functions that pickle and unpickle objects, which a program may replace (mpi4py's MPI.pickle). PROTOCOL: pickle's
-    protocol version; None: `dumps` is called without a version."""
+    """The functions that pickle and unpickle objects, which a program may replace (mpi4py's MPI.pickle). PROTOCOL:
+    version of pickle's protocol, by default the highest; None, the default for a program's own `dumps`: the function is
+    called without a version."""
 
     def __init__(
         self,
@@ -426,7 +427,8 @@ class Device:
             self._endpoint.report_crash(rank)
 
     async def connect(self) -> None:
-        """Connect the ranks before the program begins, if the protocol has connections. Raises MPIError."""
+        """Connect the ranks before the program begins, if the protocol has connections. Raises MPIError as
+        `ConnectingEndpoint.connect_ranks`."""
         if isinstance(self._endpoint, ConnectingEndpoint):
             await self._endpoint.connect_ranks()
 
@@ -484,7 +486,8 @@ class Device:
         self, source: int, context: int, tag: int, wait: bool = True, claim: bool = False
     ) -> Completion[ProbeResult | None]:
         """Find the message that a receive, begun now, would match. wait: until there is one; otherwise the result is None if
-        there is none yet. claim: only `receive_claimed` can receive the message afterwards."""
+        there is none yet, or if that cannot be determined (no descriptor is free, or queued receives precede a claim).
+        claim: only `receive_claimed` can receive the message afterwards."""
         completion = ProbeCompletion(source, tag)
         if wait:
             begin = partial(self._endpoint.probe, source, context, tag, True, claim, completion)
@@ -504,7 +507,8 @@ class Device:
         return completion
 
     def cancel(self, completion: Completion[Envelope]) -> None:
-        """Complete a transfer with CANCELLED, if possible: a send that is still queued, a receive without a message."""
+        """Complete a transfer with CANCELLED, if possible: a queued send, a receive without a message. A send of an
+        object in two messages cannot be cancelled."""
         for queue in (self._receives, self._sends):
             for queued in queue:
                 if queued.completion is completion:
@@ -708,8 +712,9 @@ def _complete_parent(parent: SendCompletion, last: Completion[Envelope]) -> None
 
 class ObjectReceive:
     """A receive of an object. completion: completes with an envelope whose length is that of the pickle; fails as a receive
-    does, and with ERR_TYPE if the message is not an object, ERR_NO_MEM if there is no memory for it. data: the pickle, once
-    the receive is complete. first_receive: the receive of the first message."""
+    does, but with ERR_TYPE for a message of more than FIRST_SIZE bytes, which is not an object's first one, and with
+    ERR_NO_MEM if there is no memory for the object. data: the pickle, once the receive is complete. first_receive: the
+    receive of the first message."""
 
     __slots__ = ("_contexts", "_device", "_envelope", "completion", "data", "first_receive")
 
@@ -734,8 +739,9 @@ class ObjectReceive:
         self.first_receive.add_callback(self._on_first_message)
 
     def load(self) -> object:
-        """Unpickle the complete object; an empty message gives None, as in mpi4py. Raises MPIError (ERR_TYPE) if the bytes
-        are not a pickle, and the exceptions of unpickling."""
+        """Unpickle the complete object; an empty message gives None, as in mpi4py. Raises MPIError (ERR_TYPE) in place of
+        pickle.UnpicklingError and EOFError, since the bytes are then not a pickle, and the other exceptions of
+        unpickling."""
         if not self.data:
             return None
         try:

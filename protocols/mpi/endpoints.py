@@ -28,10 +28,10 @@ class MatchingEndpoint(Protocol):
     with many sends, or with many receives, could deadlock. Together they leave one descriptor for probes. Otherwise calls
     return True and complete `completion`, possibly at once, or fail it with an MPIError:
 
-    - ERR_TRUNCATE: the message is longer than the buffer, which is full; the envelope describes the message. The send
-      succeeds.
-    - ERR_PROC_FAILED: the peer has restarted, has given up or does not answer. Whether a sent message has arrived is
-      not known; a receive's buffer may hold part of one.
+    - ERR_TRUNCATE: the message is longer than the buffer, which is full. The error's envelope has the message's source and
+      tag, and the size of the buffer. The send succeeds.
+    - ERR_PROC_FAILED: the peer has crashed or restarted, has given up or does not answer. Whether a sent message has
+      arrived is not known; a receive's buffer may hold part of a message.
 
     Calls may come from a completion's callback. Ranks, tags and lengths have been checked.
     """

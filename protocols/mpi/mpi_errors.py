@@ -65,8 +65,9 @@ ERR_SIZE: Final = 51
 ERR_DISP: Final = 52
 ERR_ASSERT: Final = 53
 ERR_PROC_FAILED: Final = 101
-"""The peer has restarted or does not answer. MPI 4.1 has no class for this; the name is that of the fault-tolerance
-proposal ULFM (User-Level Failure Mitigation), which mpi4py has, too."""
+"""The peer has crashed or restarted, or does not answer. MPI 4.1 has a class only for an aborted process
+(MPI_ERR_PROC_ABORTED); the name is that of the fault-tolerance proposal ULFM (User-Level Failure Mitigation), which mpi4py
+has, too."""
 ERR_LASTCODE: Final = 0x3FFF_FFFF
 
 _CLASS_STRINGS: Final = {

@@ -1,4 +1,5 @@
-"""Names shared by the awaited and the blocking interface: constants, datatypes, error classes, Info, Status."""
+"""Names shared by the awaited and the blocking interface: constants, datatypes, operations, groups, error classes and
+handlers, Info, Status."""
 
 from protocols.mpi.cartesian import compute_dims as Compute_dims  # noqa: N812 -- mpi4py's name
 from protocols.mpi.comm_properties import (

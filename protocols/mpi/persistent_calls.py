@@ -1,7 +1,8 @@
 """Persistent collective calls, with mpi4py's names, as coroutines. MPI 4.1, section 6.13.
 
 Ranks initialize persistent calls in the same order, as other collective calls, but may start them in any order, which may
-differ among ranks. So each persistent call has a context of its own until its request is freed.
+differ among ranks. So each persistent call has a context of its own until its request is freed and a call in progress
+has ended.
 """
 
 # ruff: noqa: N802, ARG002 -- the names and arguments are mpi4py's
@@ -45,8 +46,9 @@ class CollectivePrequest(Prequest):
 
 class PersistentCalls(NonblockingCalls):
     """Persistent collective calls of a communicator. All ranks make an ``..._init`` call together. It raises MPIError:
-    ERR_OTHER if no context is free, ERR_ROOT for an invalid root. Buffers are read and written from `Prequest.Start` until
-    a wait has completed the request; other errors of the call are raised by that wait. info: ignored."""
+    ERR_OTHER if no context is free, ERR_ROOT for an invalid root, ERR_COMM for COMM_NULL, ERR_PROC_FAILED. Buffers are
+    read and written from `Prequest.Start` until a wait has completed the request; other errors of the call are raised
+    by that wait. info: ignored."""
 
     __slots__ = ()
 

@@ -57,8 +57,8 @@ class PointToPoint:
 
     Upper-case calls transfer buffers (`buffers.Message`), lower-case calls pickled objects; a lower-case receive expects
     the message of a lower-case send. Calls raise MPIError with ERR_RANK, ERR_TAG, ERR_BUFFER, ERR_COUNT or ERR_TYPE for
-    invalid arguments. They raise it with ERR_PROC_FAILED if an earlier send to the same rank failed after it had completed
-    (see `device`). In both cases they have no other effect.
+    invalid arguments, and with ERR_COMM for COMM_NULL. They raise it with ERR_PROC_FAILED if an earlier send to the
+    same rank failed after it had completed (see `device`). In both cases they have no other effect.
     """
 
     __slots__ = ("_contexts", "_device", "_ranks", "lost_sends", "rank", "send_buffer", "size")

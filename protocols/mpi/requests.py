@@ -91,8 +91,8 @@ class Request:
 
     async def Cancel(self) -> None:
         """Cancel the transfer if possible: it completes soon, and the status shows whether it was cancelled. A receive
-        cannot be cancelled once a message has matched it, nor a send once the NIC has it. Raises MPIError (ERR_REQUEST)
-        for an inactive request."""
+        cannot be cancelled once a message has matched it, a send once the NIC has it, and the send of an object of more
+        than `device.FIRST_SIZE` bytes never. Raises MPIError (ERR_REQUEST) for an inactive request."""
         if not self.active:
             raise MPIError(ERR_REQUEST, "an inactive request cannot be cancelled")
         if self._device is not None:
@@ -317,7 +317,7 @@ class Prequest(Request):
         """Start the transfer. Raises MPIError (ERR_REQUEST) while it is active."""
         self._check_not_freed()
         if self.active:
-            raise MPIError(ERR_REQUEST, "a persistent request that is active cannot be started")
+            raise MPIError(ERR_REQUEST, "the persistent request is active: wait for it before it is started again")
         self._completion = completion = self._begin()
         if isinstance(completion, SendCompletion):
             completion.report_failures_to(FailureRecipient.REQUEST)

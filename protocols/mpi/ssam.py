@@ -5,7 +5,7 @@ items, each in consecutive cells: a message, an offer of a long message, a grant
 MAX_EAGER bytes is sent at once. A longer one is offered (rendezvous), and sent when the receiver has matched and granted it.
 
 A send completes when its last byte is in the window's buffers; its message has arrived when all of its requests have been
-answered. When requests are returned, all transfers in progress with that node fail.
+answered. When requests are returned, or the node begins a new session, all transfers in progress with it fail.
 """
 
 from __future__ import annotations

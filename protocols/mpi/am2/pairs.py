@@ -71,7 +71,7 @@ MEET: Final = 10
 """The replier's session, the number of its replies that were returned to it, and the number of a rejected message, if
 any."""
 
-_MAX_WORDS: Final = 9  # of AM-II's sixteen, without the head
+_MAX_WORDS: Final = 9  # of AM-II's sixteen, without the head and SHORT's other three arguments
 _MAX_SHORT: Final = 4 * _MAX_WORDS
 _UNPACK: Final = tuple(struct.Struct(f"!{count}I").unpack for count in range(_MAX_WORDS + 1))
 

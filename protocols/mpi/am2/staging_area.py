@@ -4,7 +4,8 @@ AM-II's NIC writes the data of bulk messages to the segment of their endpoint. A
 so the handler copies the data to it: AM-II copies once on each side.
 
 Slots granted to a peer whose session ends are held back, since its NIC may still be sending. They are free again when the
-peer reports that nothing is in flight, or has a new incarnation, since NICs then accept nothing from the former one.
+peer reports that nothing is in flight, or has a new incarnation, since NICs then accept nothing from the former one. If
+all slots are held back, those of the peer lost first are freed.
 """
 
 from __future__ import annotations

@@ -104,8 +104,8 @@ class Rpi:
             )
 
     async def advance(self, requests: Sequence[Request], blocks: bool) -> list[Request]:
-        """`_rpi_c2c_advance`: return the requests that are done. If none is, other tasks run first; blocks: they run until
-        one is done."""
+        """`_rpi_c2c_advance`: return the requests that are done, including those that were done before. If none is, other
+        tasks run first; blocks: they run until one is done, if any request has been started."""
         active = [request.completion for request in requests if request.completion is not None]
         if not any(completion.done for completion in active):
             await (_first_of(active) if blocks and active else Yield())
@@ -122,7 +122,7 @@ class Rpi:
         return probe_result.envelope if probe_result is not None else None
 
     def finalize(self) -> None:
-        """`_rpi_c2c_finalize`: end the use of the device. Raises MPIError for a message that was lost after its send was
+        """`_rpi_c2c_finalize`: end the use of the device. Raises MPIError if messages were lost after their sends were
         done."""
         self._device.lost_sends.finish()
 
