@@ -82,7 +82,7 @@ class Transfer(Completion[ReceiveResult]):
     def what(self) -> str:
         operation = "a receive from" if self.kind & stat.RECEIVE else "the send to"
         node = "any node" if self.peer == stat.ANY_SOURCE else f"node {self.peer}"
-        return f"{operation} {node}, tag {self.tag}, {self.size} bytes"
+        return f"{operation} {node}, {_describe_tag(self.kind, self.tag)}, {self.size} bytes"
 
 
 class EmpError(Exception):
@@ -212,7 +212,7 @@ class Endpoint(Host):
         kind |= stat.PROBE | (stat.WAIT if wait else 0) | (stat.CLAIM if claim else 0)
         _, index = self._allocate(1)
         node = "any node" if source == ANY_SOURCE else f"node {source}"
-        probe: Completion[ProbeResult | None] = Completion("a message from %s, tag %s", node, tag)
+        probe: Completion[ProbeResult | None] = Completion("a message from %s, %s", node, _describe_tag(kind, tag))
         self._probes[index] = probe
         pack_head(self._descriptors.memory, index * SIZE, stat.NIC, kind, 0, 0, source, tag, 1)
         self._nic.ring_doorbell(index, SIZE, 0)
@@ -408,6 +408,11 @@ class Endpoint(Host):
         raise DescriptorsExhaustedError(
             f"all {len(is_allocated)} descriptors are in use: wait for a transfer to be done"
         )
+
+
+def _describe_tag(kind: int, tag: int) -> str:
+    """Describe the tag of a descriptor. kind: the descriptor's."""
+    return "any tag" if kind & stat.ANY_TAG else f"tag {tag}"
 
 
 def page_count(sizes: Iterable[int]) -> int:

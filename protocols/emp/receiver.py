@@ -54,6 +54,11 @@ class PostedReceive:
         """Whether a message with this source and tag matches."""
         return tag & self.mask == self.tag and self.source in (source, _ANY_SOURCE)
 
+    def describe_match(self) -> str:
+        """Describe the source and the tag that match."""
+        source = "any node" if self.source == _ANY_SOURCE else f"node {self.source}"
+        return f"{source}, any tag" if self.mask == stat.CONTEXT else f"{source}, tag {self.tag}"
+
 
 class IncomingMessage(Segmentation):
     """An incoming message whose header has been admitted.
@@ -268,11 +273,10 @@ class Receiver:
         for receive in self._posted_receives:
             if receive.is_standing:
                 continue
-            source = "any node" if receive.source == stat.ANY_SOURCE else f"node {receive.source}"
-            sentences.append(f"a receive from {source}, tag {receive.tag}: no message has come")
-        for probe, _ in self._probes:
-            source = "any node" if probe.source == stat.ANY_SOURCE else f"node {probe.source}"
-            sentences.append(f"a probe for a message from {source}, tag {probe.tag}: none has come")
+            sentences.append(f"a receive from {receive.describe_match()}: no message has come")
+        sentences += [
+            f"a probe for a message from {probe.describe_match()}: none has come" for probe, _ in self._probes
+        ]
         for peer in self._card.peers.known.values():
             if peer.held_count >= self._card.settings.held:
                 sentences.append(

@@ -30,8 +30,8 @@ def test_a_probe_without_waiting_completes_at_once() -> None:
 def test_a_waiting_probe_completes_with_a_message_that_can_then_be_received() -> None:
     wires, (sender, receiver) = joined_nics()
     probe = receiver.post_probe(ANY_SOURCE, ANY_TAG)
-    assert receiver.pending_work() == ["a message from any node, tag 0"]
-    assert any("a probe for a message from any node, tag 0" in line for line in wires.pending_work())
+    assert receiver.pending_work() == ["a message from any node, any tag"]
+    assert any("a probe for a message from any node, any tag" in line for line in wires.pending_work())
     send = sender.post_send(1, 2, content(5000))
     wires.exchange()
     assert probe_fields(probe) == (0, 2, 5000)
