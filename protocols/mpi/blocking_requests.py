@@ -152,7 +152,7 @@ class Request(BlockingWrapper[requests.Request]):
         REQUEST_NULL."""
         if not self:
             raise MPIError(ERR_REQUEST, "REQUEST_NULL cannot be freed")
-        self.wrapped.release()
+        requests.Request.Free(self.wrapped)
 
     Wait = blocking(requests.Request.Wait)
     wait = blocking(requests.Request.wait)

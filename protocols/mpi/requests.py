@@ -100,8 +100,11 @@ class Request:
 
     cancel = Cancel
 
-    def release(self) -> None:
-        """Deactivate the request; its transfer continues. If a send fails then, a later call reports it (see `device`)."""
+    def Free(self) -> None:
+        """Deactivate the request; its transfer continues. If a send fails then, a later call reports it (see `device`).
+        Raises MPIError (ERR_REQUEST) for an inactive request."""
+        if not self.active:
+            raise MPIError(ERR_REQUEST, "an inactive request cannot be freed")
         self.active = False
         if isinstance(self._completion, SendCompletion):
             self._completion.report_failures_to(FailureRecipient.NONE)
@@ -332,7 +335,7 @@ class Prequest(Request):
             await request.Start()
 
     def Free(self) -> None:
-        """Free the request; a transfer in progress continues."""
+        """Free the request, which cannot be started again; a transfer in progress continues."""
         self._check_not_freed()
         self.is_freed = True
 
