@@ -7,7 +7,7 @@ from typing import Any
 
 from protocols.mpi.buffers import as_receive_buffer, as_send_data
 from protocols.mpi.iovec import Data, IoVec
-from protocols.mpi.mpi_errors import ERR_BUFFER, MPIError
+from protocols.mpi.mpi_errors import ERR_BUFFER, ERR_COUNT, MPIError
 
 
 class ContiguousBuffer:
@@ -54,8 +54,9 @@ def split_equally(data: memoryview, block_count: int) -> list[memoryview]:
 
 
 def typed_blocks(message: Sequence[Any], block_count: int, write: bool) -> list[Data]:
-    """Return the blocks of an Alltoallw argument, one for each rank or neighbour. write: whether the buffer must be
-    writable. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
+    """Return the blocks of an Alltoallw argument, one for each rank or neighbour. message: [buffer, (counts, displacements),
+    datatypes], or [buffer, counts, displacements, datatypes]; displacements in bytes, 0 or more. write: whether the
+    buffer must be writable. Raises MPIError: ERR_BUFFER, ERR_COUNT or ERR_TYPE."""
     parts = list(message)
     if len(parts) == 3 and isinstance(parts[1], tuple):
         parts[1:2] = parts[1]
@@ -64,9 +65,12 @@ def typed_blocks(message: Sequence[Any], block_count: int, write: bool) -> list[
             ERR_BUFFER,
             f"a message must be [buffer, (counts, displacements), datatypes], with {block_count} elements in each list",
         )
-    buffer = as_receive_buffer(parts[0]) if write else as_send_data(parts[0])
-    assert isinstance(buffer, memoryview)
     convert = as_receive_buffer if write else as_send_data
+    buffer = convert(parts[0])
+    if not isinstance(buffer, memoryview):
+        raise MPIError(ERR_BUFFER, "the first part of a message must be a buffer without a datatype of its own")
+    if any(displacement < 0 for displacement in parts[2]):
+        raise MPIError(ERR_COUNT, f"displacements must be 0 or more, got {list(parts[2])}")
     return [
         convert([buffer[displacement:], count, datatype])
         for count, displacement, datatype in zip(*parts[1:], strict=True)

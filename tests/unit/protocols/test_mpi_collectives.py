@@ -376,6 +376,26 @@ def test_columns_of_a_matrix_are_gathered_into_rows_and_rows_into_columns() -> N
     run_program(size, program)
 
 
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ([bytearray(4), [1], [-2], [MPI.BYTE]], "displacements must be 0 or more"),
+        (
+            [[bytearray(4), 1, MPI.BYTE.Create_vector(2, 1, 2).Commit()], [1], [0], [MPI.BYTE]],
+            "a buffer without a datatype",
+        ),
+    ],
+)
+def test_alltoallw_rejects_blocks_before_the_buffer_and_buffers_with_a_datatype(
+    message: list[Any], reason: str
+) -> None:
+    async def program(comm: Comm) -> None:
+        with pytest.raises(MPIError, match=reason):
+            await comm.Alltoallw(message, [bytearray(4), [1], [0], [MPI.BYTE]])
+
+    Ranks(1).run(program)
+
+
 def test_alltoallw_transfers_blocks_of_given_datatypes() -> None:
     size = 3
 
