@@ -106,8 +106,7 @@ class Request:
         if not self.active:
             raise MPIError(ERR_REQUEST, "an inactive request cannot be freed")
         self.active = False
-        if isinstance(self._completion, SendCompletion):
-            self._completion.report_failures_to(FailureRecipient.NONE)
+        self._leave_failures_to_later_calls()
 
     @classmethod
     async def Waitall(cls, requests: Sequence[Request], statuses: Sequence[Status] | None = None) -> bool:
@@ -279,6 +278,10 @@ class Request:
                 status.error = error.error_class
             raise
 
+    def _leave_failures_to_later_calls(self) -> None:
+        if isinstance(self._completion, SendCompletion):
+            self._completion.report_failures_to(FailureRecipient.NONE)
+
     def _in_communicator(self, envelope: Envelope | None) -> Envelope | None:
         """Convert the source to a rank of the communicator."""
         if self._ranks is None or envelope is None or envelope.source < 0:
@@ -335,9 +338,12 @@ class Prequest(Request):
             await request.Start()
 
     def Free(self) -> None:
-        """Free the request, which cannot be started again; a transfer in progress continues."""
+        """Free the request, which cannot be started again; a transfer in progress continues. If a send fails then, a later
+        call reports it (see `device`)."""
         self._check_not_freed()
         self.is_freed = True
+        if self.active:
+            self._leave_failures_to_later_calls()
 
     def _check_not_freed(self) -> None:
         if self.is_freed:

@@ -189,10 +189,16 @@ def test_after_the_wait_for_its_request_the_next_call_reports_a_lost_send() -> N
         comm.Isend(b"not sent", 1).send(None)
 
 
-def test_the_next_call_reports_a_lost_send_whose_request_was_freed() -> None:
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_next_call_reports_a_lost_send_whose_request_was_freed(persistent: bool) -> None:
     nodes = connected_nodes()
     comm = Comm(nodes.devices[0])
-    blocking_requests.Request(run_without_waiting(comm.Isend(b"lost", 1))).Free()
+    if persistent:
+        request = run_without_waiting(comm.Send_init(b"lost", 1))
+        run_without_waiting(request.Start())
+        request.Free()
+    else:
+        blocking_requests.Request(run_without_waiting(comm.Isend(b"lost", 1))).Free()
     restart_node(nodes)
     with pytest.raises(MPIError, match="has failed since"):
         run_without_waiting(comm.Send(b"", 1))
