@@ -2,7 +2,8 @@
 
 A frame passes these checks in this order, and is dropped and counted at the first that fails: it is addressed to this NIC;
 it is long enough and of this version; its checksum is right; its sender is a known peer; it belongs to the last
-incarnations of both NICs (`protocols.core.peers`). The sender (`sender`) or the receiver (`receiver`) then handles it.
+incarnations of both NICs (`protocols.core.peers`); unless it is an acknowledgement, the program of its sender has not
+crashed. The sender (`sender`) or the receiver (`receiver`) then handles it.
 
 A NIC that has restarted accepts a peer's messages from the oldest one that is not completely acknowledged.
 """

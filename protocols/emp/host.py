@@ -391,7 +391,8 @@ class Endpoint(Host):
 
     def _allocate(self, count: int) -> tuple[int, int]:
         """Allocate `count` consecutive descriptors, as a chain needs them, or, if there are none, a single descriptor, which
-        suffices for a list of pages. Returns their number, and the index of the first one."""
+        suffices for a list of pages. Returns their number, and the index of the first one. Raises
+        DescriptorsExhaustedError."""
         is_allocated, recently_freed = self._is_allocated, self._recently_freed
         if count == 1 and recently_freed:
             return 1, recently_freed.pop()

@@ -1,7 +1,7 @@
 """MPI's device on EMP. EMP's NIC matches by source and by a tag of 32 bits, of which the upper eight are the context.
 
 EMP acknowledges a message only when it has been received into a posted buffer. So every send is synchronous, which MPI
-permits: a program that sends to itself must post the receive before it waits for the send.
+permits for a standard send: a program that sends to itself must post the receive before it waits for the send.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class EmpEndpoint:
 
     def _must_wait(self, direction_count: int, descriptor_count: int) -> bool:
         """Whether a transfer of this many descriptors must wait. direction_count: descriptors charged to transfers in its
-        direction."""
+        direction; if there are none, the limit per direction does not apply."""
         return (direction_count > 0 and direction_count + descriptor_count > self._max_per_direction) or (
             self._send_descriptors + self._receive_descriptors + descriptor_count > self._max_in_use
         )
