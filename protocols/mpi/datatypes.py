@@ -25,6 +25,7 @@ from protocols.mpi.mpi_errors import (
     ArgumentBufferError,
     ArgumentKeyError,
     ArgumentTypeError,
+    ArgumentValueError,
     Handle,
     MPIError,
 )
@@ -193,15 +194,13 @@ class Datatype(Handle):
         self._is_freed, self.is_committed = True, False
 
     def Dup(self) -> Datatype:
-        if not self:
-            raise MPIError(ERR_TYPE, _NULL_ERROR)
         copy = Datatype(self.name, self.typecode, self.spans, self.lb, self.extent)
         copy.is_committed = self.is_committed
         return copy._record_constructor(self, "DUP")
 
     def Create_contiguous(self, count: int) -> Datatype:
-        """Derive a type of `count` contiguous items. Raises MPIError (ERR_COUNT) for a negative count, as do the other
-        constructors."""
+        """Derive a type of `count` contiguous items. Raises MPIError, as do the other constructors: ERR_COUNT for a negative
+        count, ERR_TYPE for DATATYPE_NULL."""
         return self._derive_blocks(f"{count} of {self.name}", [(0, count)])._record_constructor(
             self, "CONTIGUOUS", count=count
         )
@@ -289,7 +288,14 @@ class Datatype(Handle):
         self, sizes: Sequence[int], subsizes: Sequence[int], starts: Sequence[int], order: int = ORDER_C
     ) -> Datatype:
         """Derive a type of a subarray of an array of items; its extent is that of the whole array. order: ORDER_C or
-        ORDER_FORTRAN. Raises MPIError (ERR_ARG) for a subarray outside of the array."""
+        ORDER_FORTRAN. Raises MPIError (ERR_ARG) for a subarray outside of the array, and for arguments of unequal
+        lengths."""
+        if not len(sizes) == len(subsizes) == len(starts):
+            raise ArgumentValueError(
+                ERR_ARG,
+                f"sizes, subsizes and starts must be equally long, got {len(sizes)}, {len(subsizes)} and {len(starts)} "
+                "elements",
+            )
         dimensions = list(zip(sizes, subsizes, starts, strict=True))
         if not dimensions or any(
             not 0 <= start <= size - subsize or subsize < 1 for size, subsize, start in dimensions
@@ -360,7 +366,10 @@ class Datatype(Handle):
         return self._constructor is None
 
     def _record_constructor(self, base: Datatype | None, combiner: str, **arguments: Any) -> Datatype:
-        """Record how this datatype was made; return it. base: None for a structure."""
+        """Record how this datatype was made; return it. base: None for a structure. Raises MPIError (ERR_TYPE) if a datatype
+        from which it was made is DATATYPE_NULL, or was freed."""
+        if not all([base] if base is not None else arguments["datatypes"]):
+            raise MPIError(ERR_TYPE, _NULL_ERROR)
         self._base = base and base._other_handle()
         self._constructor = Constructor(combiner, arguments)
         return self

@@ -105,9 +105,25 @@ def test_invalid_datatypes_are_rejected() -> None:
         with pytest.raises(MPIError) as raised:
             make()
         assert raised.value.Get_error_class() == ERR_COUNT
-    with pytest.raises(MPIError) as raised:
-        INT.Create_indexed([1, 2], [0])
-    assert raised.value.Get_error_class() == ERR_ARG
+    for make in (
+        lambda: INT.Create_indexed([1, 2], [0]),
+        lambda: INT.Create_subarray([4, 4], [2], [0, 0]),
+    ):
+        with pytest.raises(MPIError) as raised:
+            make()
+        assert raised.value.Get_error_class() == ERR_ARG
+    freed = INT.Create_contiguous(2)
+    freed.Free()
+    for make in (
+        lambda: freed.Create_contiguous(1),
+        lambda: freed.Create_resized(0, 4),
+        lambda: freed.Create_subarray([4], [2], [0]),
+        lambda: Datatype.Create_struct([1], [0], [freed]),
+        freed.Dup,
+    ):
+        with pytest.raises(MPIError, match="DATATYPE_NULL, or was freed") as raised:
+            make()
+        assert raised.value.Get_error_class() == ERR_TYPE
 
 
 def test_a_buffer_must_hold_every_segment() -> None:
