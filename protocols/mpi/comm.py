@@ -19,7 +19,7 @@ from protocols.mpi.graphs import DistributedGraph, Graph, adjacent_edges, edges_
 from protocols.mpi.groups import CONGRUENT, IDENT, Group
 from protocols.mpi.info import INFO_NULL, Info
 from protocols.mpi.iovec import to_contiguous
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, MPIError, check_type
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_COUNT, ERR_GROUP, MPIError, check_type
 from protocols.mpi.persistent_calls import PersistentCalls
 from protocols.mpi.point_to_point import COMM_NULL_ERROR
 from protocols.mpi.requests import Prequest, Request
@@ -65,9 +65,10 @@ class Comm(PersistentCalls):
 
     async def Create(self, group: Group) -> Comm | None:
         """Make a communicator of a group of these ranks; called by all ranks. Returns None (COMM_NULL) to ranks outside of
-        the group. Raises as Dup does."""
+        the group. Raises as Dup does, and ERR_GROUP for a group with other processes."""
         check_type(group, Group)
         self._check_collective("Create")
+        self._check_members(group)
         return await self.Split(0 if self._device.rank in group.processes else UNDEFINED, max(group.rank, 0))
 
     async def Create_group(self, group: Group, tag: int = 0) -> Comm | None:
@@ -75,6 +76,7 @@ class Comm(PersistentCalls):
         if not self.size:
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         check_type(group, Group)
+        self._check_members(group)
         if self._device.rank not in group.processes:
             return None
         members = Comm(self._device, self._contexts[0] // 2, group.processes, self.send_buffer)
@@ -174,6 +176,14 @@ class Comm(PersistentCalls):
             raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         self._device.contexts_in_use.discard(self._contexts[0] // 2)
         self.size = 0
+
+    def _check_members(self, group: Group) -> None:
+        """Raise MPIError (ERR_GROUP) for a group with processes that are not in this communicator."""
+        if others := sorted({*group.processes} - {*self.Get_group().processes}):
+            raise MPIError(
+                ERR_GROUP,
+                f"the group must consist of ranks of this communicator, got also ranks {others} of COMM_WORLD",
+            )
 
     async def _duplicate(self) -> Comm:
         """Make a communicator of equal ranks, without a topology."""

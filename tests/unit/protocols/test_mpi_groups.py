@@ -36,6 +36,16 @@ def test_groups_are_ordered_sets() -> None:
         assert raised.value.Get_error_class() == ERR_RANK
 
 
+def test_a_group_with_other_processes_is_rejected() -> None:
+    async def program(comm: Comm) -> None:
+        for create in (comm.Create, comm.Create_group):
+            with pytest.raises(MPIError, match=r"got also ranks \[7\]") as raised:
+                await create(Group([0, 7], comm.rank))
+            assert raised.value.Get_error_class() == MPI.ERR_GROUP
+
+    run_program(1, program)
+
+
 def test_communicators_of_groups_are_created_by_all_ranks_or_by_the_members() -> None:
     async def program(comm: Comm) -> object:
         group = comm.Get_group()
