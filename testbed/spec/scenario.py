@@ -68,7 +68,11 @@ class RandomFaults(Element):
     to: Duration | None = Field(None, description="End of the faults; default: the run's time limit.")
     shortest: Period = Field(10_000_000, description="Shortest duration of a fault; default: 10 ms.")
     longest: Period = Field(1_000_000_000, description="Longest duration of a fault; default: 1 s.")
-    on: Texts = Field(("all",), description="Nodes and links from which targets are drawn.")
+    on: Texts = Field(
+        ("all",),
+        description="Nodes and links from which targets are drawn. A partition separates these nodes, or isolates one of "
+        "them; all other nodes send to the receiver of an incast.",
+    )
 
     def problems(self) -> list[Problem]:
         """Return contradictions between the keys; a problem's path is its key."""

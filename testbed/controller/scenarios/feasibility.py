@@ -24,6 +24,7 @@ from testbed.spec.fault_models import (
     Incast,
     OnLinks,
     OnNodes,
+    Partition,
     Reset,
     Restart,
     Slow,
@@ -32,7 +33,7 @@ from testbed.spec.fault_models import (
 from testbed.spec.kinds import Kind
 from testbed.spec.layout import ConfiguredDatapath, Layout
 from testbed.spec.problems import MismatchError, item
-from testbed.spec.scenario import Scenario, slow_fault
+from testbed.spec.scenario import RandomFaults, Scenario, slow_fault
 from testbed.spec.selection import node_of
 
 _RESTARTING: Final = frozenset({"crash", "restart", "reset"})
@@ -92,6 +93,11 @@ def check(
         if no_restarts and _restarts_program(fault):
             refusals.append(f"  {name}: {_NO_RESTARTS.format(kind=fault.kind, workload=no_restarts)}")
     random_kinds = scenario.random.kinds if scenario.random is not None else ()
+    refusals += [
+        f"  random: {reason}"
+        for fault in _random_examples(scenario.random, layout)
+        for reason in _refusals(fault, layout, mode, over_kernel, commands, datapath)
+    ]
     if over_kernel and _RESTARTING & set(random_kinds):
         refusals.append(f"  random: {_NO_RECONNECTION}")
     if no_restarts and (restarting := sorted(_RESTARTING & set(random_kinds))):
@@ -190,6 +196,18 @@ def _refusals(
         ]
     injection = injection_of(fault, layout)
     return _datapath_refusals(injection, layout, datapath) if injection is not None else []
+
+
+def _random_examples(random: RandomFaults | None, layout: Layout) -> list[Fault]:
+    """Return an example of each kind of random fault that some networks or datapaths do not support."""
+    if random is None:
+        return []
+    examples = {
+        "impair": Impair(on=random.on, at=0, delay="1ms", loss="1%", duplicate="1%"),
+        "partition": Partition(shape="halves", at=0),
+        "incast": Incast(receiver=layout.nodes[0].name, rate="1mbit", at=0),
+    }
+    return [fault for kind, fault in examples.items() if kind in random.kinds]
 
 
 def _dilation_refusals(fault: Fault, factor: int) -> list[str]:

@@ -36,22 +36,28 @@ _SECOND: Final = 1_000_000_000
 
 
 def draw_faults(random: RandomFaults, layout: Layout, seed: int, horizon: int) -> list[Fault]:
-    """Draw random faults, in the order of their begins. seed: used if the scenario has none. horizon: end,
-    nanoseconds since the programs began; used if the scenario has none. Raises NotFoundError if `on` names no suitable
-    element, MismatchError for too many faults."""
+    """Draw random faults, in the order of their beginnings. seed: used if `random` has no seed. horizon: end of the faults,
+    nanoseconds since the programs began; used if `random` has no `to`. Raises NotFoundError if `on` has an unknown name, or
+    selects no target for one of the kinds, MismatchError for too many faults."""
     stream = source(random.seed if random.seed is not None else seed, "random faults")
     nodes, links = _candidates(layout, random.on)
+    makers = _MAKERS if "all" in random.on else _MAKERS | {"partition": _partition_among}
+    for kind in random.kinds:
+        if not (links if kind in _LINK_KINDS else nodes):
+            element = "link" if kind in _LINK_KINDS else "node"
+            raise NotFoundError(f"random faults: 'on' names no {element}, which {kind} needs")
     faults: list[Fault] = []
     for when in _times(stream, _SECOND / random.rate, random.from_, random.to if random.to is not None else horizon):
         kind = stream.choice(random.kinds)
         duration = random.shortest + stream.below(random.longest - random.shortest + 1)
-        faults.append(_MAKERS[kind](stream, f"{when}ns", f"{duration}ns", nodes, links))
+        faults.append(makers[kind](stream, f"{when}ns", f"{duration}ns", nodes, links))
     return faults
 
 
 def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon: int) -> list[tuple[Restart, int, int]]:
-    """Draw the restarts of a churn, with their begins and ends. number: number of the churn in the scenario. Raises
-    NotFoundError, MismatchError for too many restarts."""
+    """Draw the restarts of a churn, each with its beginning and end, nanoseconds since the programs began. seed: used if the
+    churn has no seed. number: index of the churn among the scenario's faults. horizon: end of the churn; used if it has
+    none. Raises NotFoundError for an unknown name, MismatchError for too many restarts."""
     stream = source(churn.seed if churn.seed is not None else seed, f"churn {number}")
     nodes = nodes_of(layout, churn.on)
     last = churn.to if churn.to is not None else churn.begin + churn.for_ if churn.for_ is not None else horizon
@@ -62,8 +68,9 @@ def draw_restarts(churn: Churn, layout: Layout, seed: int, number: int, horizon:
 
 
 def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, count: int) -> Iterator[Fault]:
-    """Yield a fault for each of `count` occurrences. With `pick`, targets are drawn for each occurrence. number: number of
-    the fault in the scenario. Raises NotFoundError, MismatchError for a `pick` above the number of targets."""
+    """Yield a fault for each of `count` occurrences: with `pick`, on targets drawn for the occurrence. seed: used if the
+    fault has no seed. number: index of the fault among the scenario's. Raises NotFoundError for an unknown name,
+    MismatchError for a `pick` above the number of targets."""
     if not isinstance(fault, OnNodes | OnLinks) or fault.pick is None:
         yield from itertools.repeat(fault, count)
         return
@@ -78,17 +85,19 @@ def pick_targets(fault: Fault, layout: Layout, seed: int, number: int, count: in
 
 
 def _times(stream: Source, mean: float, begin: int, end: int) -> list[int]:
+    """Draw the times of a Poisson process, nanoseconds. mean: mean time between two of them. Raises MismatchError for more
+    than MAX_TIMES."""
     times: list[int] = []
     time = float(begin)
     while (time := time + stream.exponential(mean)) < end:
         times.append(int(time))
         if len(times) > MAX_TIMES:
-            raise MismatchError(f"at most {MAX_TIMES:,} random faults")
+            raise MismatchError(f"at most {MAX_TIMES:,} occurrences: rarer ones, or an earlier 'to'")
     return times
 
 
 def _candidates(layout: Layout, on: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the nodes and links to draw from. Raises NotFoundError."""
+    """Return the nodes and links to draw from. Raises NotFoundError for an unknown name."""
     names = [node.name for node in layout.nodes]
     if "all" in on:
         return names, [link.name for link in layout.links]
@@ -106,15 +115,15 @@ def _impair(stream: Source, at: str, duration: str, _nodes: Sequence[str], links
             keys[key] = f"{1 + stream.below(10)}% {20 + stream.below(60)}%"
         else:
             keys[key] = f"{1 + stream.below(30)}%"
-    return Impair(on=_choose(stream, links, "link"), at=at, for_=duration, **keys)
+    return Impair(on=stream.choice(links), at=at, for_=duration, **keys)
 
 
 def _down(stream: Source, at: str, duration: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
-    return Down(on=_choose(stream, links, "link"), at=at, for_=duration)
+    return Down(on=stream.choice(links), at=at, for_=duration)
 
 
 def _flap(stream: Source, at: str, duration: str, _nodes: Sequence[str], links: Sequence[str]) -> Fault:
-    return Flap(on=_choose(stream, links, "link"), at=at, for_=duration)
+    return Flap(on=stream.choice(links), at=at, for_=duration)
 
 
 def _partition(stream: Source, at: str, duration: str, _nodes: Sequence[str], _links: Sequence[str]) -> Fault:
@@ -122,37 +131,44 @@ def _partition(stream: Source, at: str, duration: str, _nodes: Sequence[str], _l
     return Partition(shape=shape, seed=stream.word(), at=at, for_=duration)
 
 
+def _partition_among(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
+    """Make a partition that separates one half of these nodes from the other, or one of them from all nodes."""
+    if len(nodes) == 1 or stream.choice(("halves", "isolated")) == "isolated":
+        return Partition(shape="isolated", node=stream.choice(nodes), at=at, for_=duration)
+    order = list(nodes)
+    stream.shuffle(order)
+    half = len(order) // 2
+    return Partition(groups=[order[:half], order[half:]], at=at, for_=duration)
+
+
 def _crash(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
-    return Crash(on=_choose(stream, nodes, "node"), at=at, for_=duration)
+    return Crash(on=stream.choice(nodes), at=at, for_=duration)
 
 
 def _restart(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:  # noqa: ARG001
-    return Restart(on=_choose(stream, nodes, "node"), at=at)
+    return Restart(on=stream.choice(nodes), at=at)
 
 
 def _reset(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:  # noqa: ARG001
-    return Reset(on=_choose(stream, nodes, "node"), at=at)
+    return Reset(on=stream.choice(nodes), at=at)
 
 
 def _pause(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
-    return Pause(on=_choose(stream, nodes, "node"), at=at, for_=duration)
+    return Pause(on=stream.choice(nodes), at=at, for_=duration)
 
 
 def _cpu(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
-    return Cpu(on=_choose(stream, nodes, "node"), share=f"{10 + stream.below(90)}%", at=at, for_=duration)
+    return Cpu(on=stream.choice(nodes), share=f"{10 + stream.below(90)}%", at=at, for_=duration)
 
 
 def _incast(stream: Source, at: str, duration: str, nodes: Sequence[str], _links: Sequence[str]) -> Fault:
-    return Incast(receiver=_choose(stream, nodes, "node"), rate=f"{1 + stream.below(50)}mbit", at=at, for_=duration)
+    return Incast(receiver=stream.choice(nodes), rate=f"{1 + stream.below(50)}mbit", at=at, for_=duration)
 
 
-def _choose(stream: Source, targets: Sequence[str], kind: str) -> str:
-    if not targets:
-        raise NotFoundError(f"random faults: 'on' names no {kind}")
-    return stream.choice(targets)
-
+_LINK_KINDS: Final = frozenset({"impair", "down", "flap"})
 
 _Maker = Callable[[Source, str, str, Sequence[str], Sequence[str]], Fault]
+"""Draws a fault with this beginning and duration, on one of these nodes or links."""
 
 _MAKERS: Final[dict[str, _Maker]] = {
     "impair": _impair, "down": _down, "flap": _flap, "partition": _partition, "crash": _crash, "restart": _restart,

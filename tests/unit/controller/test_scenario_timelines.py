@@ -95,6 +95,18 @@ def test_random_faults_stay_on_their_targets() -> None:
     assert targets == {"n2", "n3", "n2:eth0--s1:2", "n3:eth0--s1:3"}
 
 
+def test_a_random_partition_separates_only_the_targets() -> None:
+    random_faults = RandomFaults(kinds=["partition"], rate=20.0, on=["n2", "n3", "n4"])
+    partitions = [fault for fault in draw_faults(random_faults, STAR, 0, 10 * SECOND) if isinstance(fault, Partition)]
+    check(Scenario(faults=partitions), STAR, "sim")
+    isolated = {fault.node for fault in partitions if fault.groups is None}
+    assert isolated == {"n2", "n3", "n4"}
+    members = {frozenset(name for group in fault.groups for name in group) for fault in partitions if fault.groups}
+    assert members == {frozenset({"n2", "n3", "n4"})}
+    alone = draw_faults(RandomFaults(kinds=["partition"], rate=20.0, on="n2"), STAR, 0, SECOND)
+    assert {fault.what for fault in alone} == {"partition isolated of n2"}
+
+
 def test_churn_becomes_restarts_drawn_from_its_seed() -> None:
     scenario = Scenario(faults=[Churn(on=["n1", "n2"], mean="100ms", away="30ms", from_="1s", to="3s")])
     restarts = occurrences_of(scenario, STAR, 7, 10 * SECOND)
@@ -213,3 +225,20 @@ def test_random_faults_on_unknown_elements_are_rejected() -> None:
         check(Scenario(random=RandomFaults(kinds=["pause"], rate=1.0, on="n77")), STAR, "sim")
     with pytest.raises(NotFoundError, match="'on' names no node"):
         draw_faults(RandomFaults(kinds=["pause"], rate=9.0, on="n1--s1"), STAR, 0, 10 * SECOND)
+
+
+def test_kinds_of_random_faults_without_a_target_are_rejected_whatever_is_drawn() -> None:
+    random_faults = RandomFaults(kinds=["flap", "pause"], rate=1.0, on="n1--s1")
+    with pytest.raises(DescriptionError, match="'on' names no node, which pause needs"):
+        check(Scenario(random=random_faults), STAR, "sim")
+
+
+def test_random_faults_that_a_network_or_datapath_does_not_support_are_rejected() -> None:
+    crossbar = resolve(Description.star(3, kind="myrinet"))
+    with pytest.raises(UnsupportedError, match=r"random: incast: .* no source routes"):
+        check(Scenario(random=RandomFaults(kinds=["pause", "incast"], rate=1.0)), crossbar, "sim")
+    pair = resolve(Description.back_to_back())
+    direct = replace(pair, links=tuple(replace(link, datapath="direct") for link in pair.links))
+    for kind in ("impair", "partition"):
+        with pytest.raises(UnsupportedError, match=r'random: .*datapath = "direct"'):
+            check(Scenario(random=RandomFaults(kinds=[kind], rate=1.0)), direct, "live")
