@@ -10,7 +10,7 @@ from functools import cache
 from typing import Final
 
 from testbed.controller.conformance.network_faults import (
-    BLACKOUT,
+    CUTS,
     FAULTS,
     MICROSECOND,
     MILLISECOND,
@@ -32,7 +32,7 @@ BACKLOG: Final = 40 * MILLISECOND
 """Time to drain the queues after the faults in both directions: 30 full frames at 20 Mbit/s."""
 CROSSBARS: Final = "crossbars"
 """Shape with Myrinet crossbars and a mapper on every NIC."""
-MYRINET_FAULTS: Final = (*[kind for kind in FAULTS if kind not in ("reordering", "jitter", "congestion")], BLACKOUT)
+MYRINET_FAULTS: Final = (*[kind for kind in FAULTS if kind not in ("reordering", "jitter", "congestion")], CUTS)
 """Kinds of faults on Myrinet, whose links keep the order of frames and have no queue."""
 
 SHORT: Final = "short"
@@ -135,7 +135,7 @@ def draw(seed: int) -> Case:
     on_myrinet = rng.random() < 0.06
     shape, nodes = (CROSSBARS, 2 + rng.below(5)) if on_myrinet else draw_shape(rng)
     links, cuts, faults_end = draw_faults(
-        rng, layout_of_shape(shape, nodes), MYRINET_FAULTS if on_myrinet else (*FAULTS, BLACKOUT)
+        rng, layout_of_shape(shape, nodes), MYRINET_FAULTS if on_myrinet else (*FAULTS, CUTS)
     )
     endpoints = 2 + rng.below(3)
     settings = _settings(rng, endpoints)

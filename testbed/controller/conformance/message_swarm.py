@@ -136,7 +136,7 @@ class Case:
     synchronous: int = 0
 
 
-def no_settings(_chance: Source, _eager: bool) -> dict[str, int]:
+def no_settings(_rng: Source, _eager: bool) -> dict[str, int]:
     return {}
 
 
@@ -167,34 +167,34 @@ class Subject:
 
 def draw(seed: int, subject: Subject) -> Case:
     """Draw the case of a seed."""
-    chance = source(seed, f"case of {subject.name}")
-    shape, nodes = draw_shape(chance)
-    eager = chance.random() < 0.5
-    tags = chance.choice((1, 2, 5))
+    rng = source(seed, f"case of {subject.name}")
+    shape, nodes = draw_shape(rng)
+    eager = rng.random() < 0.5
+    tags = rng.choice((1, 2, 5))
     sizes = subject.sizes
-    size_count = chance.choice((5, 9, 9, len(SIZES)))
+    size_count = rng.choice((5, 9, 9, len(SIZES)))
     size_count = min(size_count, len(sizes))
     messages = tuple([
-        Message(chance.below(nodes), chance.below(nodes), chance.below(tags), sizes[chance.below(size_count)])
-        for _ in range(MIN_MESSAGES + chance.below(20))
+        Message(rng.below(nodes), rng.below(nodes), rng.below(tags), sizes[rng.below(size_count)])
+        for _ in range(MIN_MESSAGES + rng.below(20))
     ])  # fmt: skip
-    links, cuts, until = draw_faults(chance, layout_of(shape, nodes), subject.faults)
+    links, cuts, until = draw_faults(rng, layout_of(shape, nodes), subject.faults)
     case = Case(
-        seed, shape, nodes, tuple(subject.settings(chance, eager).items()), messages, eager, 1 + chance.below(8),
-        tuple([chance.choice(("no", "no", "source", "all")) for _ in range(nodes)]), links, cuts, until,
+        seed, shape, nodes, tuple(subject.settings(rng, eager).items()), messages, eager, 1 + rng.below(8),
+        tuple([rng.choice(("no", "no", "source", "all")) for _ in range(nodes)]), links, cuts, until,
     )  # fmt: skip
     return _with_ranks(case) if subject.is_mpi else case
 
 
 def _with_ranks(case: Case) -> Case:
     """Return the case with a drawn number of ranks per node and a drawn share of synchronous messages."""
-    chance = source(case.seed, "ranks")
-    per_node = chance.choice((1, 1, 2))
+    rng = source(case.seed, "ranks")
+    per_node = rng.choice((1, 1, 2))
     if per_node > 1:
         ranks = case.nodes * per_node
-        messages = [replace(message, source=chance.below(ranks), sink=chance.below(ranks)) for message in case.messages]
+        messages = [replace(message, source=rng.below(ranks), sink=rng.below(ranks)) for message in case.messages]
         case = replace(case, messages=tuple(messages), wild=case.wild * per_node)
-    return replace(case, per_node=per_node, synchronous=chance.choice((3, 10, 1_000)))
+    return replace(case, per_node=per_node, synchronous=rng.choice((3, 10, 1_000)))
 
 
 def payload(number: int, size: int) -> bytes:
@@ -223,7 +223,7 @@ class Rank:
         """Send all messages of this rank."""
         case, transport = self._case, self._transport
         await self._connect()
-        chance = source(case.seed, f"sends of {node.name}")
+        rng = source(case.seed, f"sends of {node.name}")
         pending: list[Completion[Any]] = []
         for number, message in enumerate(case.messages):
             if message.source != node.number:
@@ -235,17 +235,17 @@ class Rank:
             pending[-1].add_callback(partial(reuse, memory))
             if not case.eager and len(pending) >= case.outstanding:
                 await self._succeed(pending.pop(0))
-            if chance.random() < 0.3:
-                await node.sleep(chance.below(300 * MICROSECOND))
+            if rng.random() < 0.3:
+                await node.sleep(rng.below(300 * MICROSECOND))
         for completion in pending:
             await self._succeed(completion)
 
     async def receive_all(self, _host: object, node: SimNode) -> list[CompletedReceive]:
         """Receive all messages to this rank."""
         case, transport = self._case, self._transport
-        chance = source(case.seed, f"receives of {node.name}")
+        rng = source(case.seed, f"receives of {node.name}")
         incoming = [message for message in case.messages if message.sink == node.number]
-        chance.shuffle(incoming)
+        rng.shuffle(incoming)
         wild = case.wild[node.number]
         any_source, any_tag = transport.wildcards
         posted: list[tuple[Completion[Any], bytearray]] = []
@@ -257,8 +257,8 @@ class Rank:
             tag = any_tag if wild == "all" else message.tag
             buffer = bytearray(MAX_SIZE)
             posted.append((transport.receive(origin, tag, buffer), buffer))
-            if chance.random() < 0.3:
-                await node.sleep(chance.below(500 * MICROSECOND))
+            if rng.random() < 0.3:
+                await node.sleep(rng.below(500 * MICROSECOND))
         for completion, buffer in posted[len(completed) :]:
             completed.append(await self._complete(completion, buffer))
         return completed
