@@ -1,20 +1,23 @@
-"""Checkers of the promises of a message-passing protocol, by the histories of all nodes.
+"""Check what a message-passing protocol guarantees to programs, in the histories of all nodes.
 
-- nothing lost: a message whose send is complete is received, if a matching receive waits for it or a later message was
-  received, however the run ended. For other explanations see `unreceived`.
-- nothing twice: no receive gets a message that another receive got, or that was not sent, except on nodes that lost their
-  memory of received messages in a crash or reset.
+- nothing lost: a message whose send is complete is received, if a matching receive waits for it or a later message of its
+  channel was received, however the run ended. `unreceived` lists what explains a missing message instead.
+- nothing twice: no receive gets a message that was not sent, or that another receive got; the latter is allowed on a node
+  that lost its memory of received messages in a crash or reset.
 - order: no message overtakes another one of the same sender, receiver, communicator and tag.
 - content: received and sent bytes are equal (by digests); only too long messages are truncated.
-- errors: a transfer fails only if a disturbance excuses it, or the end of a program by such an error: see `disturbances`.
+- errors: a transfer fails only if its message is too long, or a disturbance excuses the error: see `disturbances`. A
+  program that an excused error ended counts as a crash.
 - progress: a message and a matching receive do not wait for each other forever, and a sender whose message was received
   is notified.
-- recovery: after a disturbance has ended, a message and its receive wait no longer than a bound.
-- collective calls: the programs agree on their collective calls: see `collective_agreement`.
+- recovery: a message that was sent before or during a disturbance is received, and its send completes, within a bound of
+  the end of the disturbance and the post of its receive.
+- collective calls: all ranks make the same calls: see `collective_agreement`.
 
 No violation is reported if the history has another explanation: see `message_matching` and `alignment`.
 
-The content of a message is that at the start of its send: a program that changes a buffer during a send violates content.
+The content of a message is that of the buffer at the start of the send: a program that changes the buffer during the send
+violates content.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ _SECOND: Final = 1_000_000_000
 
 
 class Ending(Enum):
-    """Kind of a run's end: all programs ended; no event was left; an error or a timeout ended the run."""
+    """Kind of a run's end. DONE: all programs ended. STUCK: a simulation had no event left, and programs waited. ABORTED: an
+    error or a timeout ended the run, also a `StuckError` of a live run."""
 
     DONE = "done"
     STUCK = "stuck"
@@ -65,8 +69,8 @@ class Ending(Enum):
 class Circumstances:
     """Circumstances of a run. end: nanoseconds of the history's clock; -1: time of the last event. bound: bound of
     recovery, seconds. slack: maximum time, in seconds, that an undisturbed message takes to a receive that waits for it.
-    settled: whether programs were notified of all messages that had arrived by the end; False if programs ended with
-    pending receives, or were killed."""
+    settled: whether programs were notified of all messages that had arrived by the end; False if they may have ended with
+    pending receives or been killed."""
 
     ending: Ending = Ending.DONE
     end: int = -1
@@ -133,7 +137,7 @@ class _HistoryChecker:
             if any(fault.affects(receive.node) and fault.begin <= receive.ended for fault in self._restarts.faults):
                 self._count("came once more to a node that had forgotten them")
             else:
-                checks[TWICE].add_violation(f"{send} was received once more, by {receive}")
+                checks[TWICE].add_violation(f"{send} was received again, by {receive}")
         for receive in pairing.unsent:
             checks[TWICE].add_violation(
                 f"{receive} got {receive.received_size} bytes from rank {receive.source}, tag {receive.received_tag}, that "
@@ -143,7 +147,7 @@ class _HistoryChecker:
             checks[ORDER].add_violation(f"{overtaking} was received before {overtaken}, which was sent earlier")
         for send, receive in pairing.changed:
             checks[CONTENT].add_violation(
-                f"{send} was received by {receive} with another content, {receive.received_size} bytes"
+                f"{send} was received by {receive} with different content, {receive.received_size} bytes"
             )
         self._check_missing()
         for sends in self._histories.sends:
@@ -152,7 +156,7 @@ class _HistoryChecker:
                     self._add_ambiguity(send, "delivered", f"to {received}")
 
     def _check_missing(self) -> None:
-        """Judge the messages that were not received: lost, ambiguous, or explained."""
+        """Judge the messages that were not received: lost, explained, or, if their sends did not complete, ambiguous."""
         unmatched = UnmatchedReceives(self._histories, lambda receive: receive.abandoned or self._is_excused(receive))
         notifications = LastNotifications(self._histories)
         for send, following in sort_followed_first(self._pairing.missing):
@@ -164,7 +168,7 @@ class _HistoryChecker:
     def _check_complete_send(
         self, send: Send, following: Receive | None, unmatched: UnmatchedReceives, notifications: LastNotifications
     ) -> None:
-        """Judge a message that was sent and not received. following: receive of the next message of its channel."""
+        """Judge a message whose send completed and that was not received. following: see `Pairing.missing`."""
         if any(outage.affects(send.node, send.receiver) for outage in self._outages):
             self._count("may be lost with a process of the testbed that died")
             return
@@ -203,7 +207,8 @@ class _HistoryChecker:
         return last_notification - since > slack or self._end - since > bound
 
     def _check_incomplete_send(self, send: Send, following: Receive | None) -> None:
-        """Add an ambiguity for a message without a receive whose send did not complete."""
+        """Add an ambiguity for a message that was not received and whose send did not complete. following: see
+        `Pairing.missing`."""
         waiting, failed = _matching(send, self._waiting_receives), _matching(send, self._failed_receives)
         if failed is not None:
             self._add_ambiguity(send, "unknown", f"{failed} failed, and may have received it")
@@ -254,8 +259,8 @@ class _HistoryChecker:
                     check.add_violation(f"{receive} failed ({receive.error}), and no fault excuses it")
 
     def check_progress(self) -> None:
-        """Check that no message whose send was pending at the end waited too long together with a matching receive. Each
-        receive counts for one message."""
+        """Check that no send that was pending at the end waited too long: together with a matching receive, each of which
+        counts for one message, or for the notification of a message that was received."""
         check, ending = self._checks[PROGRESS], self._circumstances.ending
         check.checked = sum(not send.is_pending for sends in self._histories.sends for send in sends)
         waiting = [list(receives) for receives in self._waiting_receives]
@@ -286,7 +291,8 @@ class _HistoryChecker:
                 check.add_violation(f"{sentence} for {(self._end - since) / _SECOND:.3g} s")
 
     def _is_disturbed(self, send: Send) -> bool:
-        """Whether a disturbance affected the message at the end of the run, or a node lost its memory."""
+        """Whether a disturbance of the sender's or receiver's node lasted at the end of the run, or was a crash or reset at
+        any time."""
         return any(
             disturbance.affects(send.node, send.receiver)
             and (disturbance.end > self._end or disturbance in self._restarts.faults)
@@ -304,7 +310,8 @@ class _HistoryChecker:
         )
 
     def check_recovery(self) -> None:
-        """Check the time from the end of the last disturbance to the end of the transfer."""
+        """Check how long messages took after the last disturbance. Of the messages that were sent before it ended, measure
+        from its end, or from the later post of the receive, to the end of the transfer on both sides."""
         check, bound = self._checks[RECOVERY], self._circumstances.bound * _SECOND
         longest = -1
         if self._circumstances.disturbances:
@@ -321,15 +328,15 @@ class _HistoryChecker:
                 longest = max(longest, ended - since)
                 if ended - since > bound:
                     check.add_violation(
-                        f"{send} was received {(ended - since) / _SECOND:.3g} s after the fault had ended; at most "
-                        f"{self._circumstances.bound:g} s are allowed"
+                        f"{send} took {(ended - since) / _SECOND:.3g} s, from the end of the fault or the later post of "
+                        f"its receive; at most {self._circumstances.bound:g} s are allowed"
                     )
         if longest >= 0:
             self._figures["longest recovery, seconds"] = longest / _SECOND
 
 
 def _matching(send: Send, receives: Sequence[Iterable[Receive]]) -> Receive | None:
-    """Find a matching receive at the receiver. receives: by rank."""
+    """Return the first matching receive at the message's receiver; None if there is none. receives: by rank."""
     if not 0 <= send.peer < len(receives):
         return None
     return next((receive for receive in receives[send.peer] if receive.matches(send)), None)

@@ -1,4 +1,4 @@
-"""Checkers of the promises of an active-message protocol, by the histories of all nodes.
+"""Check what an active-message protocol guarantees to programs, in the histories of all nodes.
 
 - nothing twice: a request's handler is called at most once, also across restarts of its node, only at the endpoint to which
   the request was sent, and only if it was sent.
@@ -104,7 +104,8 @@ class _RequestChecker:
                 twice.add_violation(f"{request} was handled by {self._format(handling)}, to which it was not sent")
             if handling.request.digest != request.sent.digest:
                 content.add_violation(
-                    f"{request} was received by {self._format(handling)} with another content, {handling.request.size} bytes"
+                    f"{request} was received by {self._format(handling)} with different content, "
+                    f"{handling.request.size} bytes"
                 )
 
     def check_ends(self, request: Request) -> None:
