@@ -11,14 +11,17 @@ import pytest
 
 import testbed
 from protocols.mpi.comm import Comm
-from testbed import Cluster, Grade, TestbedError
+from testbed import Cluster, Grade, Scenario, TestbedError
 from testbed.controller.checkers.disturbances import CUT, Disturbance
 from testbed.controller.checkers.runs import recheck
+from testbed.errors import NotFoundError
 from testbed.fates.rules import RuleSet
 from testbed.observe.recorded import read_run
 from testbed.pytest_plugin.under_test import SimulatedCluster
 from testbed.sim.simulation import Simulation
+from testbed.spec.fault_models import Pause
 from testbed.workloads.form import Node
+from tests.unit.controller.histories import HistoryBuilder
 from tests.unit.protocols.emp_mutants import MUTANTS
 from tests.unit.protocols.mutants import Mutant
 
@@ -115,6 +118,30 @@ def test_histories_are_only_checked_on_request(tmp_path: Path) -> None:
     assert result.checks is None
     assert not (tmp_path / "run" / "history").exists()
     assert testbed.run(Cluster.star(2), "random", mode="sim", check=False).checks is None
+
+
+def test_a_history_of_a_run_that_was_not_checked_is_judged_by_what_is_known(tmp_path: Path) -> None:
+    """A program that ended with a pending receive may have missed the notification of a message."""
+
+    async def wait(_comm: Comm, node: Node) -> None:
+        await node.sleep(1)
+
+    testbed.run(Cluster.star(2), wait, mode="sim", history=True, output=tmp_path / "run")
+    history = HistoryBuilder(2)
+    history.begin_receive(1)
+    history.complete_send(0, history.begin_send(0, 1))
+    for name, events in history.events.items():
+        (tmp_path / "run" / "history" / f"{name}.jsonl").write_text(
+            "".join(json.dumps(event) + "\n" for event in events)
+        )
+    (report,) = recheck(read_run(tmp_path / "run"))
+    assert report.passed
+    scenario = Scenario(name="storm", faults=[Pause(on="n1", at="1ms", for_="1ms")])
+    testbed.run(
+        Cluster.star(2), wait, mode="sim", history=True, check=False, scenario=scenario, output=tmp_path / "disturbed"
+    )
+    with pytest.raises(NotFoundError, match="so the times of the scenario's faults are unknown"):
+        recheck(read_run(tmp_path / "disturbed"))
 
 
 def test_a_failed_check_fails_the_verdict_and_is_in_the_rows(tmp_path: Path) -> None:

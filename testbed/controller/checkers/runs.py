@@ -107,15 +107,16 @@ class RepetitionChecker:
 
 
 def recheck(run: RecordedRun) -> list[Report]:
-    """Check each repetition in a run's folder again. Raises NotFoundError if no history was written or histories were lost
-    with a machine, TestbedError for a broken file."""
+    """Check each repetition in a run's folder again. Raises NotFoundError if no history was written, histories were lost
+    with a machine, or the disturbances of a scenario are unknown because the run was not checked; TestbedError for a broken
+    file."""
     if lost := run.result.get("lost"):
         raise NotFoundError(f"{run.folder} lacks histories: {'; '.join(lost.values())}")
     folders = _folders(run, "history")
     if not folders:
         raise NotFoundError(f"{run.folder} has no history: 'testbed run --check' and '--history' write one")
     names = [rank.name for rank in ranks_of(read_layout(run.folder))]
-    return [_check_folder(folder / "history", names, _read_circumstances(folder, run.status)) for folder in folders]
+    return [_check_folder(folder / "history", names, _read_circumstances(run, folder)) for folder in folders]
 
 
 def _check_folder(folder: Path, names: Sequence[str], circumstances: Circumstances) -> Report:
@@ -190,11 +191,17 @@ def _circumstances_to_json(circumstances: Circumstances) -> Mapping[str, object]
     }
 
 
-def _read_circumstances(folder: Path, status: str) -> Circumstances:
-    """Read the circumstances from the report's file; without one, derive them from the run's status."""
+def _read_circumstances(run: RecordedRun, folder: Path) -> Circumstances:
+    """Read the circumstances from the report's file; without one, derive them from the run's status. Raises NotFoundError if
+    a scenario disturbed the run."""
     path = folder / CHECKS
     if not path.exists():
-        return Circumstances(Ending.DONE if status == "done" else Ending.ABORTED)
+        if run.parameters.get("scenario"):
+            raise NotFoundError(
+                f"{folder} has no {CHECKS}, so the times of the scenario's faults are unknown: run the workload again with "
+                "'testbed run --check'"
+            )
+        return Circumstances(Ending.DONE if run.status == "done" else Ending.ABORTED, settled=False)
     return _read_as(path, _circumstances_from_json)
 
 
