@@ -22,6 +22,8 @@ from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
 from testbed.controller.runs import run_target
 from testbed.controller.scenarios.player import ScenarioPlayer
+from testbed.controller.scenarios.simulated import SimulatedInjector
+from testbed.controller.scenarios.timeline import Occurrence
 from testbed.errors import DescriptionError, UnsupportedError
 from testbed.fates.rules import RuleSet
 from testbed.fields import known_fields
@@ -373,6 +375,24 @@ def test_a_slow_nic_processor_takes_a_multiple_of_its_time() -> None:
     counters = events[-1]["counted"]
     assert counters["longer_ns"] == round(0.9 * counters["busy_ns"]) > 0
     assert playing.notes == []
+
+
+def test_overlapping_slow_faults_multiply_and_end_one_by_one() -> None:
+    rules = RuleSet(known_fields())
+    with Simulation(
+        resolve(Description.star(2)), emp.plug(), profile=Profile("p", receive=10), rules=rules
+    ) as simulation:
+        injector = SimulatedInjector(simulation, rules, {})
+        nic, used = simulation.nodes["n1"].nic, list[int]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(nic), "set_costs", lambda _nic, profile: used.append(profile.receive))
+            first, second = (
+                injector.begin(Occurrence("fault[1]", Slow(on="n1", factor=factor, at=0), 0, None))
+                for factor in (3.0, 2.0)
+            )
+            first.lift(False)
+            second.lift(False)
+    assert used == [30, 60, 20, 10]
 
 
 # Runs

@@ -3,7 +3,9 @@ NIC are applied to its cost model, since pausing the node process would make it 
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -28,15 +30,15 @@ class DilatedInjector(LiveInjector):
         self._node_run: Final = run
         self._factor = factor
         self._is_priced = is_priced
-        self._pauses: Counter[str] = Counter()  # number of pauses in force, by node
+        self._slow_factors: defaultdict[str, list[float]] = defaultdict(list)  # in force, by rank
 
     def begin(self, occurrence: Occurrence) -> ActiveFault:
         fault = occurrence.fault
         if isinstance(fault, Slow):
-            reason = "" if self._is_priced else NO_COSTS
-            return self._apply(occurrence, SlowNic(fault.factor), SlowNic(1), has_effect=self._is_priced, reason=reason)
+            return self._slow(occurrence, fault.factor)
         if isinstance(fault, Cpu):
-            return self._apply(occurrence, BeginLoad(fault.share), EndLoad(fault.share))
+            share = fault.share
+            return self._apply(occurrence, lambda _rank: BeginLoad(share), lambda _rank: EndLoad(share))
         if isinstance(fault, Pause):
             return self._pause(occurrence)
         return super().begin(occurrence)
@@ -54,18 +56,40 @@ class DilatedInjector(LiveInjector):
     def _monotonic_time(self, when: int) -> int:
         return self._node_run.start_time + when * self._factor
 
+    def _slow(self, occurrence: Occurrence, factor: float) -> ActiveFault:
+        factors = self._slow_factors
+
+        def begin(rank: str) -> SlowNic:
+            factors[rank].append(factor)
+            return SlowNic(math.prod(factors[rank]))
+
+        def end(rank: str) -> SlowNic:
+            factors[rank].remove(factor)
+            return SlowNic(math.prod(factors[rank]))
+
+        reason = "" if self._is_priced else NO_COSTS
+        return self._apply(occurrence, begin, end, has_effect=self._is_priced, reason=reason)
+
     def _apply(
-        self, occurrence: Occurrence, begin: ModelFault, end: ModelFault, *, has_effect: bool = True, reason: str = ""
+        self,
+        occurrence: Occurrence,
+        begin: Callable[[str], ModelFault],
+        end: Callable[[str], ModelFault],
+        *,
+        has_effect: bool = True,
+        reason: str = "",
     ) -> ActiveFault:
-        """Apply a fault to the cost models of the nodes whose programs run. begin, end: orders that begin and end it."""
+        """Apply a fault to the cost models of the nodes whose programs run. begin, end: return the orders that begin and end
+        it at a rank."""
         names = self._running_ranks(occurrence.fault)
         for name in names:
-            self._node_run.apply_model_fault(name, begin)
+            self._node_run.apply_model_fault(name, begin(name))
 
         def lift(run_ended: bool) -> None:
             for name in names:
+                order = end(name)
                 if not run_ended and not self._node_run.has_ended(name):
-                    self._node_run.apply_model_fault(name, end)
+                    self._node_run.apply_model_fault(name, order)
 
         affected = {"nodes": len(names) if has_effect else 0}
         return ActiveFault(occurrence, lambda: affected, lift, reason=reason or ("" if names else NO_PROGRAM))

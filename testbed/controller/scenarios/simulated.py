@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from testbed.errors import UnsupportedError
 from testbed.fates.conditions import And, InDirection, OnLink, Or
 from testbed.fates.rules import Handle, Rule, RuleSet
 from testbed.nic.immediate import ImmediateNic
+from testbed.sim.sim_host import SimHost
 from testbed.sim.simulation import Simulation
 from testbed.spec.fault_models import Cpu, Crash, Fault, Incast, Pause, Reset, Restart, Slow, Traffic
 from testbed.spec.layout import End, Node
@@ -37,6 +39,7 @@ class SimulatedInjector:
         self._last_number = 0  # of injections
         self._sinks: dict[str, Sink] = {}
         self._pauses: Counter[ImmediateNic] = Counter()  # in force, by NIC
+        self._slow_factors: defaultdict[str, list[float]] = defaultdict(list)  # in force, by node
 
     def begin(self, occurrence: Occurrence) -> ActiveFault:
         fault = occurrence.fault
@@ -175,13 +178,13 @@ class SimulatedInjector:
         nics = [host.ranks[0].nic for host in hosts]  # functions of a NIC share its processors
         before = sum(nic.processor_time for nic in nics)
         for host in hosts:
-            for rank in host.ranks:
-                rank.nic.set_costs(host.profile.slowed(fault.factor))
+            self._slow_factors[host.name].append(fault.factor)
+            self._apply_slow_factors(host)
 
         def lift(_run_ended: bool) -> None:
             for host in hosts:
-                for rank in host.ranks:
-                    rank.nic.set_costs(host.profile)
+                self._slow_factors[host.name].remove(fault.factor)
+                self._apply_slow_factors(host)
 
         def read_counts() -> Counts:
             busy = sum(nic.processor_time for nic in nics) - before
@@ -189,6 +192,12 @@ class SimulatedInjector:
 
         reason = NO_COSTS if all(host.profile.is_zero_cost for host in hosts) else ""
         return ActiveFault(occurrence, read_counts, lift, decisive=("longer_ns",), reason=reason)
+
+    def _apply_slow_factors(self, host: SimHost) -> None:
+        """Let all factors in force multiply the costs of a node's NICs."""
+        factors = self._slow_factors[host.name]
+        for rank in host.ranks:
+            rank.nic.set_costs(host.profile.slowed(math.prod(factors)) if factors else host.profile)
 
     def _load_cores(self, occurrence: Occurrence, fault: Cpu) -> ActiveFault:
         loop, hosts = self._simulation.loop, self._simulation.hosts

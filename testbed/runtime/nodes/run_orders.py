@@ -168,7 +168,7 @@ class ResumeNic:
 
 @dataclass(frozen=True, slots=True)
 class SlowNic:
-    """Slow the NIC down. factor: multiplies the costs of its profile; 1: back to normal."""
+    """Slow the NIC down, instead of earlier factors. factor: multiplies the costs of its profile; 1: back to normal."""
 
     factor: float
 
