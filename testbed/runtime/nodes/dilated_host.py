@@ -123,8 +123,8 @@ class DilatedHost:
         steering: Steering | None = None,
     ) -> None:
         """wire: packet socket of the NIC. layout: layout of the node. profile: costs of hosts and NIC. factor: nanoseconds
-        of this machine for one of the model. control_header: see
-        `make_port`. steering: see `testbed.sim.sim_host.Prices`."""
+        of this machine for one of the model. control_header: see `make_port`. steering: see
+        `testbed.sim.sim_host.Prices`."""
         self.clock = DilatedClock(Waiter(), factor)
         self.loop = Loop(self.clock, profile.poll or POLL_TIME)
         self.port = make_port(wire, control_header)
@@ -210,10 +210,11 @@ class DilatedHost:
                     rank.nic.set_costs(self._profile.slowed(factor) if factor > 1 else self._profile)
             case BeginLoad(share):
                 self._background_loads += [(share, BackgroundLoad(self.loop, core, share)) for core in self.host.cores]
-            case EndLoad(share):
-                for _ in self.host.cores:
-                    index = next(index for index, (load, _) in enumerate(self._background_loads) if load == share)
-                    self._background_loads.pop(index)[1].stop()
+            case EndLoad(share):  # without effect if the node was restarted since the load began
+                ending = [entry for entry in self._background_loads if entry[0] == share][: len(self.host.cores)]
+                for entry in ending:
+                    self._background_loads.remove(entry)
+                    entry[1].stop()
 
     def _read(self, now: int) -> None:
         """Read the waiting frames from the socket, and let them arrive in the model at their timestamps."""
