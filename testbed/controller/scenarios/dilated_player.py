@@ -3,7 +3,6 @@ NIC are applied to its cost model, since pausing the node process would make it 
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,15 +56,16 @@ class DilatedInjector(LiveInjector):
         return self._node_run.start_time + when * self._factor
 
     def _slow(self, occurrence: Occurrence, factor: float) -> ActiveFault:
+        """Slow NICs down; of overlapping faults, the one that began last applies."""
         factors = self._slow_factors
 
         def begin(rank: str) -> SlowNic:
             factors[rank].append(factor)
-            return SlowNic(math.prod(factors[rank]))
+            return SlowNic(factor)
 
         def end(rank: str) -> SlowNic:
             factors[rank].remove(factor)
-            return SlowNic(math.prod(factors[rank]))
+            return SlowNic(factors[rank][-1] if factors[rank] else 1)
 
         reason = "" if self._is_priced else NO_COSTS
         return self._apply(occurrence, begin, end, has_effect=self._is_priced, reason=reason)

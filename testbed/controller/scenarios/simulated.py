@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -179,12 +178,12 @@ class SimulatedInjector:
         before = sum(nic.processor_time for nic in nics)
         for host in hosts:
             self._slow_factors[host.name].append(fault.factor)
-            self._apply_slow_factors(host)
+            self._apply_slow_factor(host)
 
         def lift(_run_ended: bool) -> None:
             for host in hosts:
                 self._slow_factors[host.name].remove(fault.factor)
-                self._apply_slow_factors(host)
+                self._apply_slow_factor(host)
 
         def read_counts() -> Counts:
             busy = sum(nic.processor_time for nic in nics) - before
@@ -193,11 +192,11 @@ class SimulatedInjector:
         reason = NO_COSTS if all(host.profile.is_zero_cost for host in hosts) else ""
         return ActiveFault(occurrence, read_counts, lift, decisive=("longer_ns",), reason=reason)
 
-    def _apply_slow_factors(self, host: SimHost) -> None:
-        """Let all factors in force multiply the costs of a node's NICs."""
+    def _apply_slow_factor(self, host: SimHost) -> None:
+        """Slow a node's NICs by the factor in force that began last, as a later impairment overrides an earlier one."""
         factors = self._slow_factors[host.name]
         for rank in host.ranks:
-            rank.nic.set_costs(host.profile.slowed(math.prod(factors)) if factors else host.profile)
+            rank.nic.set_costs(host.profile.slowed(factors[-1]) if factors else host.profile)
 
     def _load_cores(self, occurrence: Occurrence, fault: Cpu) -> ActiveFault:
         loop, hosts = self._simulation.loop, self._simulation.hosts
