@@ -325,6 +325,24 @@ def test_traffic_takes_its_share_of_a_link_and_never_reaches_a_firmware(tmp_path
     assert outcome.result.results["n1"][:15] == undisturbed[:15]
 
 
+def test_traffic_to_a_crashed_node_does_not_switch_on_its_nic() -> None:
+    rules = RuleSet(known_fields())
+    with Simulation(resolve(Description.star(3)), emp.plug(), rules=rules) as simulation:
+
+        async def wait(_endpoint: emp.Endpoint, node: SimNode) -> None:
+            await node.sleep(SECOND)
+
+        for name in simulation.nodes:
+            simulation.spawn(name, wait)
+        injector, nic = SimulatedInjector(simulation, rules, {}), simulation.nodes["n2"].nic
+        injector.begin(Occurrence("fault[1]", Crash(on="n2", at=0), 0, None))
+        injector.begin(Occurrence("fault[2]", Traffic(senders="n3", receiver="n2", rate="1mbit", at=0), 0, None))
+        frame = bytes.fromhex(simulation.layout.nodes[1].nics[0].mac.replace(":", "")) + bytes(54)
+        simulation.network.outgoing(simulation.hosts["n1"].end).enter(simulation.now(), frame)
+        simulation.run_until(MILLISECOND)
+        assert nic.received == 0
+
+
 def test_in_an_incast_every_other_node_sends(tmp_path: Path) -> None:
     outcome = ScenarioRun(tmp_path, talk, Incast(receiver="n1", rate="10mbit", at="200ms", for_="100ms"))
     assert outcome.counters == {"frames": 3 * 83}

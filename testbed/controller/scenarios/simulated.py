@@ -37,6 +37,7 @@ class SimulatedInjector:
         self._injected: list[Injection] = []
         self._last_number = 0  # of injections
         self._sinks: dict[str, Sink] = {}
+        self._crashed: set[str] = set()  # nodes that have not been restarted
         self._pauses: Counter[ImmediateNic] = Counter()  # in force, by NIC
         self._slow_factors: defaultdict[str, list[float]] = defaultdict(list)  # in force, by node
 
@@ -131,6 +132,7 @@ class SimulatedInjector:
         restarts_at_once = isinstance(occurrence.fault, Reset)
         restarts = restarts_at_once or occurrence.end is not None
         restarters = [self._simulation.crash(name, restarts=restarts) for name in names]
+        self._crashed.update(names)
         if restarts_at_once:
             self._restart(names, restarters)
 
@@ -144,6 +146,7 @@ class SimulatedInjector:
     def _restart(self, names: Sequence[str], restarters: Sequence[Callable[[], object]]) -> None:
         for name, restart in zip(names, restarters, strict=True):
             restart()
+            self._crashed.discard(name)
             if name in self._sinks:
                 self._sinks[name].listen()
 
@@ -218,7 +221,8 @@ class SimulatedInjector:
         receiver = self._nodes[node_of(self._layout, fault.receiver)]
         if receiver.name not in self._sinks:
             self._sinks[receiver.name] = Sink(network, _end(receiver), self._simulation.hosts[receiver.name])
-        self._sinks[receiver.name].listen()
+        if receiver.name not in self._crashed:  # otherwise `_restart` calls it
+            self._sinks[receiver.name].listen()
         senders = [
             TrafficSender(loop, network.outgoing(_end(sender)), datagram(sender, receiver), fault.rate)
             for sender in (self._nodes[name] for name in senders_of(self._layout, fault))
