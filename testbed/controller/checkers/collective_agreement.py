@@ -2,7 +2,7 @@
 the same root, operation and sizes (MPI 4.1, sections 6.1 and 6.14).
 
 The k-th calls of a communicator's ranks are compared. A communicator is identified by its context and ranks. If the numbers
-of its calls begin again, it was freed, and a new communicator has its context.
+of its calls begin again, it was freed and a new communicator has its context, or the rank's program was restarted.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _block_size(sizes: Sequence[int] | None, rank: int) -> int | None:
 def _describe_missing(
     names: Sequence[str], position: _Position, calls: Calls, is_excused: Callable[[str], bool]
 ) -> str:
-    """Return a sentence on ranks that have not made a call which other ranks have made; empty if there are none."""
+    """Return a sentence on ranks that have not made a call which other ranks have made; empty if there are none, if a node
+    is excused, or if the communicator's context was used before."""
     nodes = [names[rank] for rank in position.ranks if 0 <= rank < len(names)]
     missing = [node for rank, node in enumerate(nodes) if rank not in calls]
     if not missing or position.reuse or any(map(is_excused, nodes)):

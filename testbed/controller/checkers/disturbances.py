@@ -21,7 +21,7 @@ CRASH, PAUSE, RESET, CUT, OTHER = "crash", "pause", "reset", "cut", "other"
 no frame passes between nodes (a link that is down, a partition, a loss of 100 %); any other."""
 
 OUTAGE: Final = "outage"
-"""Unintended kind: a process of the testbed that forwards frames died, and the frames that it held are lost."""
+"""Unintended kind: one of the testbed's own processes died, and frames that it held or forwarded may be lost."""
 
 EXCUSING_KINDS: Final = {ERR_PROC_FAILED: frozenset({CRASH, PAUSE, RESET, CUT, OUTAGE})}
 """Error class -> kinds of disturbances that excuse it. ERR_TRUNCATE of a too long message needs no disturbance; other errors

@@ -32,7 +32,8 @@ class ActiveFault:
 
 
 class Programs(Protocol):
-    """Programs on nodes: node processes (`runtime.nodes.node_run.Run`) or commands."""
+    """Programs on nodes: node processes (`runtime.nodes.node_run.Run`) or commands. Except for `ranks_on`, `node` is the
+    name of a rank, which is the node's name if it has one rank."""
 
     @property
     def start_time(self) -> int:
@@ -41,7 +42,7 @@ class Programs(Protocol):
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """A process ID by node."""
+        """Process ID by rank."""
         ...
 
     def at(self, when: int, act: Callable[[], object]) -> None:
@@ -50,7 +51,10 @@ class Programs(Protocol):
 
     def has_ended(self, node: str) -> bool: ...
 
-    def ranks_on(self, node: str) -> Sequence[str]: ...
+    def ranks_on(self, node: str) -> Sequence[str]:
+        """Return the names of a node's ranks."""
+        ...
+
     def crash(self, node: str, *, restarts: bool = False) -> None: ...
     def restart(self, node: str) -> None: ...
     def pause(self, node: str) -> None: ...

@@ -19,7 +19,8 @@ from testbed.spec.selection import expand_tags, node_of, nodes_of
 
 
 def touched_nodes(layout: Layout, fault: Fault) -> list[str]:
-    """Return the nodes that the fault acts on. Raises NotFoundError."""
+    """Return the nodes that the fault acts on: of an incast, its receiver; of a fault of links, none. Raises
+    NotFoundError."""
     if isinstance(fault, OnNodes):
         return nodes_of(layout, fault.on)
     if isinstance(fault, Traffic):
@@ -107,8 +108,8 @@ def _shuffle(names: Sequence[str], fault: Partition) -> list[str]:
 
 
 def _ring_majority(order: Sequence[str]) -> Mapping[str, Sequence[str]]:
-    """Partition so that each node receives from a majority, itself and its neighbours on a ring, and no two nodes have an
-    equal majority (Jepsen's "majorities ring" partition)."""
+    """Partition so that each node receives from a majority, itself and its neighbours on a ring, and no two of three nodes
+    or more have an equal majority (Jepsen's "majorities ring" partition)."""
     count = len(order)
     majority = count // 2 + 1
     deaf: dict[str, Sequence[str]] = {}

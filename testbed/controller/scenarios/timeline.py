@@ -16,8 +16,8 @@ from testbed.spec.scenario import Scenario
 @dataclass(frozen=True, slots=True, eq=False)
 class Occurrence:
     """One occurrence of a fault. name: name of the fault's entry in the scenario, as in errors. begin, end: nanoseconds
-    since the programs began; end is None for a fault that lasts until the run's end or is instantaneous. is_unbounded:
-    whether the fault repeats for as long as the run lasts."""
+    since the programs began; end equals begin for an instantaneous fault, and is None for one that lasts until the run's
+    end. is_unbounded: whether the fault repeats for as long as the run lasts."""
 
     name: str
     fault: Fault
@@ -36,9 +36,10 @@ class TimelineEvent:
 
 
 def occurrences_of(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> list[Occurrence]:
-    """Return all occurrences in the order of their begins; those of equal begin in the order of the scenario. seed: for
+    """Return all occurrences by begin; those of equal begin in the order of the scenario, random faults last. seed: for
     random parts without a seed of their own. horizon: maximum duration of the run, nanoseconds. Raises DescriptionError for
-    too many occurrences or a `pick` above the number of targets, NotFoundError for an unknown name."""
+    too many occurrences or a `pick` above the number of targets, NotFoundError for an unknown name or random faults
+    without a target."""
     result: list[Occurrence] = []
     for number, fault in enumerate(scenario.faults):
         name = item("fault", number)

@@ -56,7 +56,7 @@ class CounterSnapshot:
 
 
 def read_counters(store: Store, state: State) -> CounterSnapshot:
-    """Read all counters of a cluster now."""
+    """Read all counters of a cluster now. Raises KernelError if a link has lost its free end."""
     relay = None
     if "relay" in state.datapaths.values():
         with contextlib.suppress(KernelError):  # a relay that does not answer forwards nothing

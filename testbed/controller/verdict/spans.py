@@ -314,20 +314,20 @@ def counted_losses(
     for link in state.layout.links:
         for direction in BOTH:
             counted = _count_random_losses(before, after, link.name, direction)
-            chance = expect(in_force(link, direction, state.injected).impairment, {})
-            if counted is None or not counted[1] or chance.loss.unpredictable:
+            expectation = expect(in_force(link, direction, state.injected).impairment, {})
+            if counted is None or not counted[1] or expectation.loss.unpredictable:
                 continue
             lost, offered = counted
-            configured = chance.loss.share
-            interval = statistics.share_interval(lost, offered, chance.loss.inflation)
+            configured = expectation.loss.share
+            interval = statistics.share_interval(lost, offered, expectation.loss.inflation)
             outside = lost / offered if configured == 0 else max(interval[0] - configured, configured - interval[1], 0)
             grade, reason = table.grade("loss", outside), f"{lost:,} of {offered:,}, by counters of the datapath"
             if changed:
                 grade, reason = Grade.UNDECIDED, "the configuration changed in the span"
-            elif grade is Grade.TRUSTED and offered < chance.loss.min_probes:
+            elif grade is Grade.TRUSTED and offered < expectation.loss.min_probes:
                 grade, reason = (
                     Grade.UNDECIDED,
-                    f"{offered:,} frames are too few; a deviation of 20% needs {chance.loss.min_probes:,}",
+                    f"{offered:,} frames are too few; a deviation of 20% needs {expectation.loss.min_probes:,}",
                 )
             findings.append(
                 Finding("loss", link.name, direction, configured, lost / offered, "share", grade, reason, interval)
