@@ -281,6 +281,26 @@ def test_a_node_that_is_paused_twice_continues_after_both(tmp_path: Path) -> Non
     assert not any(212 * MILLISECOND < time < 600 * MILLISECOND for time in start_times)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "pauses"),
+    [
+        (1, [Pause(on="n1", at=0, to="50ms"), Pause(on="n1", at="20ms", to="80ms")]),
+        (2, [Pause(on="n1", at=0, to="80ms")]),
+    ],
+)
+def test_a_core_is_paused_once_for_overlapping_pauses_and_several_ranks(
+    tmp_path: Path, ranks: int, pauses: list[Pause]
+) -> None:
+    async def compute_later(comm: Comm, node: Node) -> int:
+        await node.sleep(30 * MILLISECOND)
+        if comm.rank == 0:
+            await node.compute(100 * MILLISECOND)
+        return node.now()
+
+    outcome = ScenarioRun(tmp_path, compute_later, *pauses, ranks_per_node=ranks)
+    assert max(outcome.result.results.values()) == 180 * MILLISECOND
+
+
 def test_a_node_that_crashes_while_it_is_paused_restarts(tmp_path: Path) -> None:
     outcome = ScenarioRun(
         tmp_path, sleep, Pause(on="n3", from_="200ms", to="800ms"), Crash(on="n3", at="300ms", for_="100ms")

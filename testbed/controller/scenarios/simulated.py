@@ -11,7 +11,7 @@ from testbed.controller.scenarios.active import NO_COSTS, NO_PROGRAM, ActiveFaul
 from testbed.controller.scenarios.loads import Sink, TrafficSender, datagram
 from testbed.controller.scenarios.targets import decisive_counters, injection_of, senders_of, touched_nodes
 from testbed.controller.scenarios.timeline import Occurrence
-from testbed.engine.server import BackgroundLoad
+from testbed.engine.server import BackgroundLoad, Server
 from testbed.errors import UnsupportedError
 from testbed.fates.conditions import And, InDirection, OnLink, Or
 from testbed.fates.rules import Handle, Rule, RuleSet
@@ -39,6 +39,7 @@ class SimulatedInjector:
         self._sinks: dict[str, Sink] = {}
         self._crashed: set[str] = set()  # nodes that have not been restarted
         self._pauses: Counter[ImmediateNic] = Counter()  # in force, by NIC
+        self._paused_until: dict[Server, int] = {}  # by core
         self._slow_factors: defaultdict[str, list[float]] = defaultdict(list)  # in force, by node
 
     def begin(self, occurrence: Occurrence) -> ActiveFault:
@@ -158,8 +159,11 @@ class SimulatedInjector:
         for rank in ranks:
             rank.nic.pause()
             self._pauses[rank.nic] += 1
-            if occurrence.end is not None:
-                rank.core.reserve(now, occurrence.end - now)
+            # Ranks may share a core, and pauses may overlap: reserve each span once.
+            begin, end = max(now, self._paused_until.get(rank.core, 0)), occurrence.end
+            if end is not None and end > begin:
+                rank.core.reserve(begin, end - begin)
+                self._paused_until[rank.core] = end
 
         def lift(_run_ended: bool) -> None:
             for nic in nics:

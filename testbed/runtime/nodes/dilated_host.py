@@ -136,6 +136,7 @@ class DilatedHost:
         self._wire = wire
         self._profile = profile
         self._background_loads: list[tuple[float, BackgroundLoad]] = []  # (share, load)
+        self._paused_until = 0
         self._firmware: list[BusyFirmware] = []
         wire.enable_timestamps()
         self.loop.watch(wire.fileno(), self._read)
@@ -199,9 +200,11 @@ class DilatedHost:
             case PauseNic(until):
                 for rank in self.ranks:
                     rank.nic.pause()
-                if until is not None:
+                begin = max(now, self._paused_until)  # pauses may overlap: reserve each span once
+                if until is not None and until > begin:
                     for core in self.host.cores:
-                        core.reserve(now, max(0, until - now))
+                        core.reserve(begin, until - begin)
+                    self._paused_until = until
             case ResumeNic():
                 for rank in self.ranks:
                     rank.nic.resume(now)

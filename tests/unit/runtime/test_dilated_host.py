@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, cast
 
 from testbed.runtime.nodes.dilated_host import DilatedHost
-from testbed.runtime.nodes.run_orders import BeginLoad, EndLoad, ModelFault
+from testbed.runtime.nodes.run_orders import BeginLoad, EndLoad, ModelFault, PauseNic
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
 from tests.unit.nic.test_completions import PRICES, SilentPort
@@ -31,3 +31,7 @@ def busy_after(*faults: ModelFault) -> float:
 def test_the_end_of_a_load_that_began_before_a_restart_has_no_effect() -> None:
     assert busy_after(EndLoad(0.5)) == 0
     assert busy_after(EndLoad(0.5), BeginLoad(0.5)) > busy_after(BeginLoad(0.5), BeginLoad(0.25), EndLoad(0.5)) > 0
+
+
+def test_overlapping_pauses_keep_the_cores_busy_once() -> None:
+    assert 0 < busy_after(PauseNic(60_000_000), PauseNic(80_000_000)) <= 80_000_000
