@@ -138,7 +138,7 @@ class Fault(Element):
         begins = range(self.begin, last, self.every)
         if len(begins) > MAX_TIMES:
             raise MismatchError(
-                f"a longer time: there would be {len(begins):,} occurrences, and {MAX_TIMES:,} are allowed"
+                f"a longer 'every' or an earlier 'to': {len(begins):,} occurrences, and {MAX_TIMES:,} are allowed"
             )
         return [(begin, begin + self.for_ if self.for_ is not None else None) for begin in begins]
 
@@ -246,10 +246,10 @@ class Partition(Fault, init=False):
         "and the rest.",
     )
     node: str | None = Field(
-        None, description="The isolated node, or a tag, from whose nodes one is drawn; default: drawn from all nodes."
+        None, description="The isolated node, or a tag, from whose nodes it is drawn; default: drawn from all nodes."
     )
     seed: Annotated[int, Bounds(ge=0, le=2**64 - 1)] | None = Field(
-        None, description="Seed by which halves and ring are drawn; default: they follow the order of the nodes."
+        None, description="Seed by which halves, ring and isolated node are drawn; default: the order of the nodes."
     )
     one_way: bool = Field(False, description="Drop only the frames that the first group (the isolated node) sends.")
 

@@ -120,7 +120,7 @@ def test_churn_becomes_restarts_drawn_from_its_seed() -> None:
 
 
 def test_faults_that_occur_too_often_are_rejected() -> None:
-    with pytest.raises(DescriptionError, match=r"fault\[1\]: expected a longer time"):
+    with pytest.raises(DescriptionError, match=r"fault\[1\]: expected a longer 'every' or an earlier 'to'"):
         occurrences_of(Scenario(faults=[Flap(on="n1", at=0, every="1us", for_="1us")]), STAR, 0, SECOND)
     with pytest.raises(DescriptionError, match="random: expected at most 100,000"):
         occurrences_of(Scenario(random=RandomFaults(kinds=["pause"], rate=1e6)), STAR, 0, SECOND)
