@@ -154,7 +154,7 @@ class Loop:
         self.current: Task[Any] | None = None
         """The running task, or the last one that ran."""
         self.in_task = False
-        """Whether a step of a task is running; tasks set it."""
+        """Whether a task runs: a step of it, or its ``finally`` blocks in `close`. Tasks set it."""
         self._run_frame: FrameType | None = None  # of `run`, or of its caller if `run` is compiled and has no frame
         self.events: Final = EventQueue()
         """Callbacks, timers, sleeping tasks, and events of networks."""

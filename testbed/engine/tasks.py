@@ -161,13 +161,17 @@ class Task(Waitable, ScheduledEvent, Generic[T]):
     def close(self) -> list[object]:
         """End the task where it waits, without the loop: its ``finally`` blocks run, and they cannot wait. Return the
         coroutines that still wait; the caller must keep them, since freeing them would resume them."""
+        loop = self._loop
         chain = await_chain(self._coroutine)
+        loop.current = self
+        loop.in_task = True
         try:
             self._coroutine.close()
         except Exception:
             if not any(_is_alive(coroutine) for coroutine in chain):
                 raise
         finally:
+            loop.in_task = False
             self._end(CancelledError(f"task {self.name!r} was closed"))
         return [coroutine for coroutine in chain if _is_alive(coroutine)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -112,7 +113,7 @@ def test_programs_that_wait_forever_are_named_with_their_pending_operations(tmp_
 
 
 def test_a_program_that_never_ends_times_out_and_its_line_is_reported(tmp_path: Path) -> None:
-    sentence = r"(?s)within 0.5 s on this machine.*rank on n1 runs, at .*test_simulated_runs.py:\d+ in compute_forever"
+    sentence = r"(?s)within 0.5 s of real time.*rank on n1 runs, at .*test_simulated_runs.py:\d+ in compute_forever"
     with pytest.raises(RunTimeoutError, match=sentence):
         testbed.run(STAR, compute_forever, mode="sim", timeout=0.5, output=tmp_path / "run")
     assert read_run(tmp_path / "run").status == "failed"
@@ -242,6 +243,59 @@ def test_a_program_that_calls_exit_is_an_error_with_its_node() -> None:
         testbed.run(STAR, call_exit, mode="sim")
 
 
+def test_a_task_that_calls_exit_or_fails_is_an_error_of_its_program() -> None:
+    async def call_exit() -> None:
+        sys.exit(3)
+
+    async def spawn(comm: Comm, node: Node) -> None:  # noqa: ARG001
+        await node.spawn(call_exit(), "inner")
+
+    async def spawn_twice(comm: Comm, node: Node) -> None:
+        await node.spawn(spawn(comm, node), "outer")
+
+    for program in (spawn, spawn_twice):
+        with pytest.raises(ProgramError, match=r"(?s)n1: .*SystemExit: 3") as caught:
+            testbed.run(STAR, program, mode="sim")
+        assert str(caught.value).count("Traceback") == 1
+
+
+class _Printer:
+    """Companion that prints while no program runs."""
+
+    def simulated(self, simulation: Simulation, rules: RuleSet) -> None:  # noqa: ARG002
+        for microseconds in range(100):
+            simulation.loop.at(microseconds * 1000, self._print)
+
+    def live(self, cluster: object, run: object) -> contextlib.AbstractContextManager[object]:
+        raise NotImplementedError
+
+    def _print(self, _now: int) -> None:
+        print("of the companion")
+        print("an error of the companion", file=sys.stderr)
+
+
+def test_logs_have_the_output_of_their_programs_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def print_at_the_end(comm: Comm, node: Node) -> None:
+        print(f"begin {node.name}")
+        try:
+            if comm.rank == 1:
+                await node.sleep(50_000)
+                raise ValueError("on purpose")
+            await comm.recv(source=1)
+        finally:
+            print(f"end {node.name}")
+
+    with pytest.raises(ProgramError):
+        testbed.run(STAR, print_at_the_end, mode="sim", output=tmp_path / "run", companions=[_Printer()])
+    logs = {name: (tmp_path / "run" / "logs" / f"{name}.log").read_text() for name in ("n1", "n2")}
+    assert logs["n1"] == "begin n1\nend n1\n"
+    assert logs["n2"].startswith("begin n2\nend n2\nTraceback")
+    assert "companion" not in logs["n2"]
+    output = capsys.readouterr()
+    assert set(output.out.splitlines()) == {"of the companion"}
+    assert set(output.err.splitlines()) == {"an error of the companion"}
+
+
 @pytest.mark.parametrize(("queue", "is_full"), [(None, True), ("256kb", False)])
 def test_frames_that_find_a_full_queue_are_noted(queue: str | None, is_full: bool) -> None:
     # A pull of Open-MX has 128 replies in flight, 190 KB: more than the default queue has room for.
@@ -253,5 +307,6 @@ def test_frames_that_find_a_full_queue_are_noted(queue: str | None, is_full: boo
         return
     (note,) = notes
     assert re.fullmatch(
-        r"\d+ frames found the queue of their link full, most of them \(\d+\) n1:eth0--s1:1 forward", note
+        r"\d+ frames were dropped because the queue of their link was full; the most \(\d+\) on n1:eth0--s1:1 forward",
+        note,
     )

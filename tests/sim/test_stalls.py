@@ -53,7 +53,7 @@ def test_a_script_without_progress_of_time_is_abandoned_and_named(name: str, tmp
         testbed.run(STAR, script, mode="sim", timeout=0.3)
     message = str(raised.value)
     assert re.search("rank on " + sentence, message), message
-    assert "has not ended within 0.3 s on this machine" in message
+    assert "has not ended within 0.3 s of real time" in message
     assert "\nthe last output of the programs:\n  n1: rank 0 begins" in message
 
 
@@ -65,14 +65,14 @@ def test_a_program_that_waits_for_a_time_which_does_not_come_is_told_why(
     script = write_script(tmp_path, "while MPI.Wtime() < 1e9:", "    comm.Barrier()")
     with pytest.raises(RunTimeoutError) as raised:
         testbed.run(Cluster.star(2, delay=delay), script, mode="sim", timeout=0.5)
-    assert ("model time has not passed for 0." in str(raised.value)) == stands_still
+    assert ("virtual time has not advanced for 0." in str(raised.value)) == stands_still
 
 
 @pytest.mark.parametrize("timeout", [1e-300, 1e-6])
 def test_a_timeout_that_expires_before_the_programs_begin_is_reported(timeout: float) -> None:
     program, _ = stalled_programs.AWAITED["waits"]
     handler = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(RunTimeoutError, match=f"has not ended within {timeout:g} s on this machine"):
+    with pytest.raises(RunTimeoutError, match=f"has not ended within {timeout:g} s of real time"):
         testbed.run(STAR, program, mode="sim", timeout=timeout)
     assert signal.getsignal(signal.SIGALRM) == handler
 

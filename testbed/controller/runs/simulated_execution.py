@@ -46,11 +46,12 @@ SIMULATED: Final = Verdict(Grade.TRUSTED, (), ("a simulation: no frame is late, 
 
 _SECOND: Final = 1_000_000_000
 _SETTLE_TIME: Final = 2 * _SECOND
-"""Virtual nanoseconds for which the simulation continues after a program has raised: longer than any message is in
-flight."""
+"""Virtual nanoseconds for which the simulation continues after a program has raised, so that messages in flight arrive.
+Checkers do not see those that take longer."""
+
 _NO_PROGRESS_ADVICE: Final = (
-    "model time has not passed for {:.1f} s: without a profile, delay or rate nothing takes any, and a program that waits "
-    "for a time of MPI.Wtime() may never end\n"
+    "virtual time has not advanced for {:.1f} s: without a profile, the code of programs takes none, and frames take none "
+    "on links without a delay or rate; so a loop that waits for a time of MPI.Wtime() may never end\n"
 )
 _PROGRESS_INTERVAL: Final = 1.0
 """Seconds of real time between two progress reports."""
@@ -62,14 +63,16 @@ _ABANDON_TIMEOUT: Final = 0.2
 """Seconds of real time after which a program that still runs has caught the exception that cancels it, and is abandoned."""
 
 _MIN_COLLECTED_MEMORY: Final = 64 << 20
-"""Minimum memory left by a run, in bytes, for a collection of its garbage, which takes a fraction of such a run's time."""
+"""Growth of the process's resident memory during a run, in bytes, above which garbage is collected after the run. The
+collection takes a fraction of such a run's time."""
 
 
 def simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) -> Execution:
     """Run the workload on all nodes, on a virtual clock. base: directory of the files that impairments name.
 
-    Raises ProgramError with the node's name and a traceback; StalledError if programs wait forever, or for longer than
-    plan.timeout of virtual time; RunTimeoutError after plan.timeout of real time.
+    Raises ProgramError with the node's name and a traceback; FirmwareError; StalledError if no event is pending, or
+    plan.timeout of virtual time has passed, before all programs have ended; RunTimeoutError after plan.timeout of real
+    time, in the main thread only; NotFoundError or TestbedError for a file of an impairment.
     """
     with _collect_large_garbage():
         return _simulate(layout, base, plan, files)
@@ -136,7 +139,7 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
                 raise
             except (Exception, SystemExit, KeyboardInterrupt) as error:
                 interruption.check(error)
-                output.write_traceback(error)  # whatever the error
+                output.write_traceback(error)
                 raise ProgramError(f"{node.name}: {describe_failure(error, files.logs, node.name)}") from error
 
         for name in names:
@@ -147,8 +150,8 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
             stack.callback(faulthandler.disable)
             faulthandler.enable(2)  # a crash of a program ends this process: show the line
         with (
-            contextlib.redirect_stdout(output),
-            contextlib.redirect_stderr(output),
+            contextlib.redirect_stdout(_Stream(output, sys.stdout)),
+            contextlib.redirect_stderr(_Stream(output, sys.stderr)),
             _contain_exits(simulation.loop),
         ):
             try:
@@ -214,7 +217,7 @@ def _contain_exits(loop: Loop) -> Iterator[None]:
     exit_process, process = os._exit, os.getpid()
 
     def exit_program(status: int) -> NoReturn:
-        if os.getpid() != process or loop.current is None:  # a child of a program
+        if os.getpid() != process or loop.current is None:  # in a child process, or before any program has begun
             exit_process(status)
         raise SystemExit(f"os._exit({status})")
 
@@ -226,18 +229,21 @@ def _contain_exits(loop: Loop) -> Iterator[None]:
 
 
 def _full_queues(simulation: Simulation) -> list[str]:
-    """Return a note on the frames that found the queue of a link full."""
+    """Return a note on the frames that were dropped because the queue of a link was full; empty if there were none."""
     directions = simulation.network.link_directions.items()
     lost = {f"{link} {name}": direction.overflowed for (link, name), direction in directions if direction.overflowed}
     if not lost:
         return []
     most = max(lost, key=lambda name: lost[name])
-    return [f"{sum(lost.values()):,} frames found the queue of their link full, most of them ({lost[most]:,}) {most}"]
+    return [
+        f"{sum(lost.values()):,} frames were dropped because the queue of their link was full; the most ({lost[most]:,}) on "
+        f"{most}"
+    ]
 
 
 def _settle(simulation: Simulation, plan: Plan) -> None:
-    """Close the companions, cancel the programs, and continue the simulation for _SETTLE_TIME, so that messages in flight
-    arrive and checkers see them."""
+    """Close the companions, and continue the simulation without programs for _SETTLE_TIME, so that messages in flight arrive
+    and checkers see them."""
     for companion in plan.companions:
         if isinstance(companion, Closable):
             companion.close()
@@ -245,20 +251,22 @@ def _settle(simulation: Simulation, plan: Plan) -> None:
 
 
 def _progress_reporter(simulation: Simulation, on_progress: ProgressCallback) -> Callable[[], object]:
-    """Return a function that reports the simulation's progress. It may be called between two steps of the simulation."""
-    loop = simulation.loop
+    """Return a function that reports the simulation's progress. A signal handler may call it at any time: it only reads the
+    simulation's state, and `on_progress` writes to the original standard output and error."""
+    loop, stdout, stderr = simulation.loop, sys.stdout, sys.stderr
 
     def report() -> None:
         counts = [node.agent.firmware.counter_values().get("messages_received") for node in simulation.nodes.values()]
         total = sum(count for count in counts if count is not None)
         messages = f", {total:,} messages" if any(count is not None for count in counts) else ""
-        on_progress(f"{loop.now() / _SECOND:.3f} s simulated, {loop.scheduled_count():,} events{messages}")
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            on_progress(f"{loop.now() / _SECOND:.3f} s simulated, {loop.scheduled_count():,} events{messages}")
 
     return report
 
 
 class _SimClock:
-    """A node's `Clock`."""
+    """The `Clock` of one rank's programs, whose calls of the host library take no time."""
 
     __slots__ = ("_loop", "_node", "_output", "_simulation", "compute", "now", "sleep")
 
@@ -282,8 +290,8 @@ class _SimClock:
 
 
 class _CoreClock(_SimClock):
-    """A node's `Clock` where calls of the host library cost time: a program continues when its core has done the requested
-    work."""
+    """The `Clock` of one rank's programs in a run with costs: a call of the host library occupies the rank's core, and `now`
+    and `sleep` include the time until the core has posted the requests made so far."""
 
     __slots__ = ()
 
@@ -296,8 +304,8 @@ class _CoreClock(_SimClock):
         await until(self._node.program_time() + nanoseconds)
 
 
-class _Output(io.TextIOBase):
-    """Standard output of all programs. The output of a task goes to its node's log."""
+class _Output:
+    """Standard output and error of all programs, by rank: each rank's text goes to its log."""
 
     def __init__(self, loop: Loop, logs: Path, interruption: _Interruption) -> None:
         self._loop = loop
@@ -305,12 +313,11 @@ class _Output(io.TextIOBase):
         self._logs = logs
         self._nodes: dict[int, str] = {}  # by task number
         self._files: dict[str, TextIO] = {}
-        self._stdout = sys.stdout
         self.is_cancelling = False
         """Whether programs are being cancelled."""
 
     def assign_task(self, node: str) -> None:
-        """Assign the output of the running task to a node."""
+        """Assign the output of the running task to a rank. node: name of the rank."""
         if self._loop.current is not None:
             self._nodes[self._loop.current.number] = node
 
@@ -319,9 +326,9 @@ class _Output(io.TextIOBase):
         self.assign_task(node.name)
         try:
             return await work
-        except FirmwareError:
+        except (ProgramError, FirmwareError):  # raised by an awaited task or the NIC
             raise
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             self._interruption.check(error)
             self.write_traceback(error)
             raise ProgramError(f"{node.name}: {program_traceback(error)}") from error
@@ -330,26 +337,25 @@ class _Output(io.TextIOBase):
                 node.tasks.pop(task, None)
 
     def wrap(self, node: SimNode, work: Work[object]) -> Work[object]:
-        """Return the work of a task with its output assigned to a node."""
+        """Return the work of a task with its output assigned to a rank."""
         return cast("Work[object]", self._run_assigned(node, work))
 
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
+    def log(self) -> TextIO | None:
+        """Return the log of the rank whose task runs; None if no task of a rank runs."""
         task = self._loop.current
-        node = self._nodes.get(task.number) if task is not None else None
+        node = self._nodes.get(task.number) if task is not None and self._loop.in_task else None
         if node is None:
-            return self._stdout.write(text)
+            return None
         if node not in self._files:
             self._files[node] = (self._logs / f"{node}.log").open("a", encoding="utf-8", errors="replace")
-        return self._files[node].write(text)
+        return self._files[node]
 
     def write_traceback(self, error: BaseException) -> None:
         """Write the traceback of the running program to its log, unless programs are being cancelled."""
-        if not self.is_cancelling:
-            self.write(complete_traceback(error))
-            self.flush()
+        log = None if self.is_cancelling else self.log()
+        if log is not None:
+            log.write(complete_traceback(error))
+            log.flush()
 
     def flush(self) -> None:
         for file in self._files.values():
@@ -361,6 +367,25 @@ class _Output(io.TextIOBase):
         self._files.clear()
 
 
+class _Stream(io.TextIOBase):
+    """Standard output or error during a simulation: text of a rank's task goes to its log, other text, such as a
+    companion's, to the original stream."""
+
+    def __init__(self, output: _Output, original: TextIO) -> None:
+        self._output = output
+        self._original = original
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return (self._output.log() or self._original).write(text)
+
+    def flush(self) -> None:
+        self._output.flush()
+        self._original.flush()
+
+
 class _TimeoutReached(BaseException):
     """Raised in a program that runs when the timeout is reached."""
 
@@ -370,8 +395,8 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
     virtual time pass. report_progress: called every _PROGRESS_INTERVAL. Programs that do not end are cancelled, and
     abandoned if they catch the cancellation.
 
-    Raises StalledError, RunTimeoutError. A timer can interrupt only the main thread; in other threads real time is
-    unlimited.
+    Raises StalledError, RunTimeoutError, FirmwareError, and the errors of programs. A timer can interrupt only the main
+    thread; in other threads real time is unlimited, and no progress is reported.
     """
     end = time.monotonic() + seconds
     failed: list[BaseException] = []
@@ -408,7 +433,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
             if stalled >= seconds / 4:
                 advice = _NO_PROGRESS_ADVICE.format(stalled)
             stall_report = simulation.stall_report(
-                f"the simulation has not ended within {seconds:g} s on this machine", frame
+                f"the simulation has not ended within {seconds:g} s of real time", frame
             )
             raise _TimeoutReached
         never_free(simulation.loop.abandon())
@@ -427,7 +452,7 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
     except _TimeoutReached:
         if failed and not isinstance(failed[0], _TimeoutReached):
             raise failed[0] from None
-        if simulation.loop.failure is not None:  # the program caught the timeout and continued
+        if simulation.loop.failure is not None:  # firmware failed, and the program that called it did not return
             raise simulation.loop.failure from None
         raise RunTimeoutError(f"{stall_report}\n{advice}--timeout allows more time") from None
     finally:
@@ -437,12 +462,13 @@ def _run(simulation: Simulation, seconds: float, output: _Output, report_progres
         sys.modules["__main__"], sys.argv = saved[1:]
         os.fchdir(directory)
         os.close(directory)
-        if failed:  # otherwise all programs have ended
+        if failed:  # otherwise all programs have ended, or `on_alarm` has abandoned them
             never_free([simulation.loop.unclosed, simulation.loop.abandon()])
 
 
 def _read_files(layout: Layout, base: Path) -> Mapping[str, str]:
-    """Read the files that impairments name; return their text by the name in the description."""
+    """Read the files that impairments name; return their text by the name in the description. Raises NotFoundError for a
+    missing file, TestbedError for one that cannot be read or is not text."""
     texts = {}
     for link in layout.links:
         for side in (link.forward, link.backward):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -39,3 +40,18 @@ def test_a_simulation_with_progress_reports_ends_at_its_timeout(monkeypatch: pyt
     with pytest.raises(simulated_execution.RunTimeoutError, match="has not ended within"):
         testbed.run(STAR, computing, mode="sim", timeout=0.2, on_progress=log.append)
     assert len(log) > 3
+
+
+def test_progress_is_printed_on_standard_output_and_not_in_a_log(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def computing(_comm: object, _node: object) -> None:
+        print("begin")
+        while True:
+            pass
+
+    monkeypatch.setattr(simulated_execution, "_PROGRESS_INTERVAL", 0.01)
+    with pytest.raises(simulated_execution.RunTimeoutError):
+        testbed.run(STAR, computing, mode="sim", timeout=0.2, on_progress=print, output=tmp_path / "run")
+    assert capsys.readouterr().out.count("s simulated") > 3
+    assert "simulated" not in (tmp_path / "run" / "logs" / "n1.log").read_text()
