@@ -21,6 +21,7 @@ from testbed.controller.replay.replays import (
     replay_repetition,
 )
 from testbed.errors import NotFoundError, UnsupportedError
+from testbed.observe.recorded import read_run
 from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Cpu, Crash, Impair
 from testbed.spec.scenario import Scenario, load
@@ -158,6 +159,47 @@ def test_minimizing_keeps_the_faults_of_a_scenario_that_cause_the_failure(tmp_pa
     assert shrunk.causes == ["at 0s: loss 10% on all"]
     assert [fault.what for fault in load(repetition.minimal_file).faults] == ["loss 10% on all"]
     assert replay_repetition(repetition, "sim", repetition.minimal_file).reproduced
+
+
+@pytest.mark.requires("interpreted")
+@pytest.mark.usefixtures("mutated_emp")
+def test_the_first_simulation_counts_among_the_runs_of_minimizing(tmp_path: Path) -> None:
+    repetition = read_repetition(failing_run(tmp_path))
+    shrunk = minimize(repetition, 1)
+    assert (shrunk.trials, shrunk.minimal) == (1, False)
+    assert len(shrunk.causes) == len(read_log(repetition.folder / FATES))
+
+
+def test_a_repetition_without_a_failure_cannot_be_minimized(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"nothing failed in repetition 2 of .*only a failure can be minimized"):
+        minimize(read_repetition(run_random(tmp_path / "run", repeat=2)), 10)
+
+
+def test_a_replay_in_dilated_time_is_refused(tmp_path: Path) -> None:
+    repetition = read_repetition(run_random(tmp_path / "run"))
+    with pytest.raises(UnsupportedError, match="in mode dilated is not supported: use sim or live"):
+        replay_repetition(repetition, "dilated")
+
+
+def test_links_in_namespaces_keep_the_seed_that_they_had_before_the_run(tmp_path: Path) -> None:
+    folder = run_random(tmp_path / "run", seed=5, repeat=3)
+    document = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(document | {"mode": "live"}))
+    repetition = read_repetition(folder, 3)
+    assert (repetition.seed, repetition.layout.seed) == (7, 5)
+    assert repetition.log is None
+    assert "has the fates of all repetitions together" in repetition.log_gaps[0]
+
+
+def test_a_replay_has_the_profiles_of_the_nodes(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    star = Cluster.star(2)
+    testbed.run(
+        star, "pingpong", mode="sim", settings={"count": 2, "sizes": 0}, profiles={"n1": "emp-2001"}, output=folder
+    )
+    replay_repetition(read_repetition(folder), "sim", output=tmp_path / "replay")
+    assert (tmp_path / "replay" / "rows.jsonl").read_text() == (folder / "rows.jsonl").read_text()
+    assert read_run(tmp_path / "replay").parameters["profiles"].keys() == {"n1"}
 
 
 def test_the_progress_timeout_of_live_replays_is_longer_than_am2_takes_to_give_up_a_node() -> None:

@@ -270,20 +270,20 @@ class _Printer:
         raise NotImplementedError
 
     def _print(self, _now: int) -> None:
-        print("of the companion")
-        print("an error of the companion", file=sys.stderr)
+        print("of the companion")  # noqa: T201
+        print("an error of the companion", file=sys.stderr)  # noqa: T201
 
 
 def test_logs_have_the_output_of_their_programs_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async def print_at_the_end(comm: Comm, node: Node) -> None:
-        print(f"begin {node.name}")
+        print(f"begin {node.name}")  # noqa: T201
         try:
             if comm.rank == 1:
                 await node.sleep(50_000)
                 raise ValueError("on purpose")
             await comm.recv(source=1)
         finally:
-            print(f"end {node.name}")
+            print(f"end {node.name}")  # noqa: T201
 
     with pytest.raises(ProgramError):
         testbed.run(STAR, print_at_the_end, mode="sim", output=tmp_path / "run", companions=[_Printer()])

@@ -5,10 +5,13 @@ fail in the same way.
     result.reproduced, result.failed  # whether a check failed again, and which checks failed
 
 A simulation logs every fate that is not a pass. A run in namespaces does so, too, up to the size limit of the log and
-except for fates that the kernel decides. If the log is incomplete, the fates are computed from the seed again: they are
-equal, flow by flow, but cannot be minimized. A scenario changes fates at given times. Therefore a run with a scenario is
-replayed with the scenario instead of the log, and its faults are minimized. Effects that depend on time, such as a queue
-overflow, repeat exactly only in the simulation.
+except for fates that the kernel decides. If the log is incomplete, the fates are computed from the seed again, and cannot
+be minimized. They are equal, flow by flow, to those of a simulation, and to those of the first repetition in namespaces on
+a cluster that was brought up for the run. Otherwise they differ: a cluster's links keep their seed, and count frames on,
+from one repetition to the next.
+
+A scenario changes fates at given times. Therefore a run with a scenario is replayed with the scenario instead of the log,
+and its faults are minimized. Effects that depend on time, such as a queue overflow, repeat exactly only in the simulation.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.replay.delta_debugging import Cause, ShrinkResult, shrink
 from testbed.controller.runs.run_options import Mode
 from testbed.controller.runs.runner import run
-from testbed.controller.scenarios.random_faults import draw_faults
+from testbed.controller.scenarios.timeline import resolve_draws
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, errors_naming
 from testbed.fates.records import Record, Replay, without_chance
 from testbed.observe.recorded import FATES, RecordedRun, read_layout, read_run
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
 
 MINIMAL_FATES: Final = "fates-few.jsonl"
 MINIMAL_FAULTS: Final = "scenario-few.toml"
-"""Files in a repetition's folder with a minimal set of fates, or of the scenario's faults, that makes the run fail."""
+"""Files in a repetition's folder with the fates, or the scenario's faults, to which `minimize` has reduced a failing run."""
 
 RUN_ERROR: Final = "it ended with an error"
 """Symptom of a run that ended with an error and without a failed check."""
@@ -62,8 +65,8 @@ _numbers: Final = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """Result of a replay. failed_originally: checks that failed in the recorded run. failed: checks that failed in the
-    replay. error: the error that ended the replay, or empty. fates: number of fates in the log; -1: they were computed
+    """Result of a replay. failed_originally: checks that failed in the recorded repetition, or RUN_ERROR. failed: those of
+    the replay. error: the error that ended the replay, or empty. fates: number of fates in the log; -1: they were computed
     from the seed. applied: number of frames to which a logged fate was applied; -1: unknown."""
 
     mode: Mode
@@ -75,14 +78,15 @@ class ReplayResult:
 
     @property
     def reproduced(self) -> bool:
-        """Whether a check failed both times or, if none failed in the recorded run, none failed in the replay."""
+        """Whether a check failed, or the run ended with an error, both times; or neither happened at either time."""
         return bool(self.failed_originally & self.failed) or self.failed_originally == self.failed
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """One repetition of a run, from its folder. failed: its symptoms. form: the workload, by name or as a function.
-    scenario: the faults that were injected during it."""
+    """One repetition of a run, from its folder. layout: the cluster, with the seed of its links. failed: checks that failed,
+    or RUN_ERROR. form: the workload, by name or as a function. seed: seed of the programs and of the scenario. scenario: the
+    faults that were injected during it."""
 
     run: RecordedRun
     folder: Path
@@ -90,6 +94,7 @@ class Repetition:
     layout: Layout
     failed: frozenset[str]
     form: Form
+    seed: int
     scenario: Scenario | None = None
 
     @property
@@ -101,8 +106,10 @@ class Repetition:
 
     @property
     def log_gaps(self) -> Sequence[str]:
-        """Reasons why the log lacks fates, as text."""
-        reasons: Sequence[str] = self.run.result.get("fates", {}).get("untold", ())
+        """Reasons why the repetition has no complete log of its own, as text."""
+        reasons = [*self.run.result.get("fates", {}).get("untold", ())]
+        if self.run.parameters["mode"] != "sim" and self.folder != self.run.folder:
+            reasons.append(f"{self.run.folder / FATES} has the fates of all repetitions together")
         return reasons
 
     @property
@@ -113,8 +120,8 @@ class Repetition:
 
 def read_repetition(folder: Path, number: int = 0, workload: Form | None = None) -> Repetition:
     """Read a repetition. number: counted from 1; 0: the last one, with which a failing run ended. workload: required if
-    the run's workload had no name. Raises NotFoundError, UnsupportedError if it cannot be run again, TestbedError for a
-    broken file."""
+    the run's workload had no name. Raises NotFoundError if there is no such run or repetition, UnsupportedError if it cannot
+    be run again, TestbedError for a broken file."""
     recorded_run = read_run(folder)
     request = recorded_run.parameters
     if request.get("kind") != "workload":
@@ -125,19 +132,19 @@ def read_repetition(folder: Path, number: int = 0, workload: Form | None = None)
     numbers = [int(path.name[7:]) for path in folder.glob("repeat-[0-9]*") if path.name[7:].isdigit()]
     last = max(numbers, default=1)
     if number > last:
-        raise NotFoundError(f"{folder} has no repetition {number}")
+        raise NotFoundError(f"{folder} has no repetition {number}: the last one is {last}")
     number = number or last
     checks = recorded_run.result.get("checks") or []
     failed = frozenset(checks[number - 1]["failed"]) if number <= len(checks) else frozenset[str]()
     if not failed and recorded_run.status == "failed" and number == last:
         failed = frozenset({RUN_ERROR})
-    layout = read_layout(folder)
-    layout = _resolve_files(
-        replace(layout, seed=int(request["seed"]) + number - 1), _base_directory(str(request.get("origin", "")))
-    )
+    layout = _resolve_files(read_layout(folder), _base_directory(str(request.get("origin", ""))))
+    seed = int(request["seed"]) + number - 1
+    if request["mode"] == "sim":  # in namespaces, links keep their seed for all repetitions
+        layout = replace(layout, seed=seed)
     scenario = load(folder / "scenario.toml") if request.get("scenario") else None
     repetition_folder = folder / f"repeat-{number}" if numbers else folder
-    return Repetition(recorded_run, repetition_folder, number, layout, failed, form, scenario)
+    return Repetition(recorded_run, repetition_folder, number, layout, failed, form, seed, scenario)
 
 
 def replay(
@@ -159,8 +166,11 @@ def replay(
 def replay_repetition(
     repetition: Repetition, mode: Mode, replacement: Path | None = None, output: Path | None = None
 ) -> ReplayResult:
-    """Replay a repetition. replacement: file of a fate log, or of a scenario, that replaces the recorded one. output: folder
-    of the new run; None: it is not kept. Raises the errors of `run` before programs begin."""
+    """Replay a repetition. mode: "sim" or "live". replacement: file of a fate log, or of a scenario, that replaces the
+    recorded one. output: folder of the new run; None: it is not kept. Raises UnsupportedError for another mode, the errors
+    of reading a log or scenario and of bringing up a cluster, and those that `run` raises before programs begin."""
+    if mode not in ("sim", "live"):
+        raise UnsupportedError(f"a replay in mode {mode} is not supported: use sim or live")
     if repetition.scenario is not None:
         if replacement is not None:
             repetition = replace(repetition, scenario=load(replacement))
@@ -172,11 +182,16 @@ def replay_repetition(
 
 def minimize(repetition: Repetition, max_runs: int) -> ShrinkResult[str]:
     """Find a minimal set of fates, or of the scenario's faults, with which the simulation fails in the same way, in at
-    most `max_runs` runs. Return them as text and write them to `minimal_file`. Raises NotFoundError without a complete
-    log, UnsupportedError if the simulation does not fail in the same way."""
+    most `max_runs` runs (1 or more). After that many, the set found so far need not be minimal. Return it as text, and write
+    it to `minimal_file`. Raises NotFoundError without a complete log, UnsupportedError if nothing failed in the repetition
+    or the simulation does not fail in the same way."""
+    if not repetition.failed:
+        raise UnsupportedError(
+            f"nothing failed in repetition {repetition.number} of {repetition.run.folder}: only a failure can be minimized"
+        )
     if repetition.scenario is not None:
         return _minimize_faults(repetition, repetition.scenario, max_runs)
-    if repetition.log is None and repetition.run.parameters["mode"] == "live":
+    if repetition.log is None and repetition.run.parameters["mode"] != "sim":
         reason = "; ".join(repetition.log_gaps) or "no link was impaired"
         raise NotFoundError(f"{repetition.folder} has no complete {FATES}: {reason}")
     # A simulation without fates writes no file.
@@ -185,9 +200,7 @@ def minimize(repetition: Repetition, max_runs: int) -> ShrinkResult[str]:
     def fails(subset: Sequence[Record]) -> bool:
         return bool(_run_again(repetition, "sim", subset, None, None).failed & repetition.failed)
 
-    if not fails(records):
-        raise _not_reproduced(repetition)
-    result = shrink(records, fails, max_runs)
+    result = _shrink_reproduced(repetition, records, fails, max_runs)
     with errors_naming(repetition.minimal_file):
         repetition.minimal_file.write_text(
             "".join(record.to_line() + "\n" for record in result.causes), encoding="utf-8"
@@ -196,14 +209,8 @@ def minimize(repetition: Repetition, max_runs: int) -> ShrinkResult[str]:
 
 
 def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) -> ShrinkResult[str]:
-    faults = list(scenario.faults)
-    if scenario.random is not None:  # drawn faults are minimized like listed ones
-        faults += draw_faults(
-            scenario.random,
-            repetition.layout,
-            repetition.layout.seed,
-            round(repetition.run.parameters["timeout"] * 1e9),
-        )
+    horizon = round(repetition.run.parameters["timeout"] * 1e9)
+    faults = resolve_draws(scenario, repetition.layout, repetition.seed, horizon)
 
     def with_only(subset: Sequence[Fault]) -> Scenario:
         return scenario.model_copy(update={"faults": tuple(subset), "random": None})
@@ -212,9 +219,7 @@ def _minimize_faults(repetition: Repetition, scenario: Scenario, max_runs: int) 
         replayed = _run_again(replace(repetition, scenario=with_only(subset)), "sim", None, None, None)
         return bool(replayed.failed & repetition.failed)
 
-    if not fails(faults):
-        raise _not_reproduced(repetition)
-    result = shrink(faults, fails, max_runs)
+    result = _shrink_reproduced(repetition, faults, fails, max_runs)
     with errors_naming(repetition.minimal_file):
         repetition.minimal_file.write_text(with_only(result.causes).to_toml(), encoding="utf-8")
     return _describe_causes(result, lambda fault: f"at {format_duration(fault.begin)}: {fault.what}")
@@ -224,16 +229,23 @@ def _describe_causes(result: ShrinkResult[Cause], describe: Callable[[Cause], st
     return ShrinkResult([describe(cause) for cause in result.causes], result.trials, result.minimal)
 
 
-def _not_reproduced(repetition: Repetition) -> TestbedError:
-    failed = ", ".join(sorted(repetition.failed)) or "nothing failed"
-    return UnsupportedError(f"the simulation does not reproduce the failure ({failed}): it cannot be minimized")
+def _shrink_reproduced(
+    repetition: Repetition, causes: Sequence[Cause], fails: Callable[[Sequence[Cause]], bool], max_runs: int
+) -> ShrinkResult[Cause]:
+    """Reduce causes in at most `max_runs` runs, after the first has shown that the simulation fails with all of them. Raises
+    UnsupportedError if it does not."""
+    if not fails(causes):
+        failed = ", ".join(sorted(repetition.failed))
+        raise UnsupportedError(f"the simulation does not reproduce the failure ({failed}): it cannot be minimized")
+    result = shrink(causes, fails, max_runs - 1)
+    return replace(result, trials=result.trials + 1)
 
 
 def _run_again(
     repetition: Repetition, mode: Mode, records: Sequence[Record] | None, log: Path | None, output: Path | None
 ) -> ReplayResult:
-    """Run a repetition again. records: fates; None: they are computed from the seed. log: file of the records, which
-    namespaces need."""
+    """Run a repetition again. records: fates; None: they are computed from the seed. log: file of the records, which mode
+    live needs."""
     request = repetition.run.parameters
     progress_timeout = PROGRESS_TIMEOUT if repetition.scenario is None else SCENARIO_PROGRESS_TIMEOUT
     error = ""
@@ -243,19 +255,22 @@ def _run_again(
         target: Layout | RunningCluster = repetition.layout
         if mode == "live":
             target = stack.enter_context(_bring_up(repetition.layout, log if records is not None else None))
-        elif records is not None:
-            target = _layout_without_chance(repetition.layout)
+        else:
+            target = _without_profiles(repetition.layout)  # those of the run are given
+            if records is not None:
+                target = _layout_without_chance(target)
         try:
             run(
                 target, repetition.form, protocol=request["protocol"], codec=request.get("codec", "generated"), mode=mode,
                 nics=request.get("nics", "inline") if mode == "live" else "inline",
                 queues=request.get("queues", 1) if mode == "live" else 1,
                 steering=request.get("steering", "") if mode == "live" else "",
-                settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.layout.seed,
+                settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.seed,
                 output=folder,
                 timeout=request["timeout"], check=True,
                 patience=(request["patience"] or progress_timeout) if mode == "live" else None,
                 scenario=repetition.scenario, profile=request.get("profile", "ideal") if mode == "sim" else "ideal",
+                profiles=request.get("profiles", {}) if mode == "sim" else {},
                 firmware=request.get("firmware"),
                 companions=[recorded_fates] if mode == "sim" and records is not None else (),
             )  # fmt: skip
@@ -310,6 +325,10 @@ def _layout_without_chance(layout: Layout) -> Layout:
         for link in layout.links
     ]
     return replace(layout, links=tuple(links))
+
+
+def _without_profiles(layout: Layout) -> Layout:
+    return replace(layout, nodes=tuple([replace(node, profile="") for node in layout.nodes]))
 
 
 def _resolve_files(layout: Layout, base: Path) -> Layout:

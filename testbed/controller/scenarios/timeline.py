@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from testbed.controller.scenarios.random_faults import draw_faults, draw_restarts, pick_targets
 from testbed.errors import DescriptionError, Problem
-from testbed.spec.fault_models import Churn, Fault
+from testbed.spec.fault_models import Churn, Fault, OnLinks, OnNodes
 from testbed.spec.layout import Layout
 from testbed.spec.problems import MismatchError, item
 from testbed.spec.scenario import Scenario
@@ -70,6 +72,28 @@ def occurrences_of(scenario: Scenario, layout: Layout, seed: int, horizon: int) 
                 Occurrence(item("random", number), fault, *times, is_unbounded) for times in fault.times(horizon)
             ]
     return sorted(result, key=lambda occurrence: occurrence.begin)
+
+
+def resolve_draws(scenario: Scenario, layout: Layout, seed: int, horizon: int) -> list[Fault]:
+    """Return the faults of a scenario with all random parts drawn, so that each keeps its times and targets when others are
+    left out. A churn, a fault with `pick` and the random faults become one fault for each occurrence; the others stay. The
+    arguments and errors are those of `occurrences_of`."""
+    drawn: defaultdict[str, list[Fault]] = defaultdict(list)
+    for occurrence in occurrences_of(scenario, layout, seed, horizon):
+        drawn[occurrence.name].append(_single(occurrence))
+    faults: list[Fault] = []
+    for number, fault in enumerate(scenario.faults):
+        occurrences = drawn.pop(item("fault", number), [])
+        is_drawn = isinstance(fault, Churn) or (isinstance(fault, OnNodes | OnLinks) and fault.pick is not None)
+        faults += occurrences if is_drawn else [fault]
+    return [*faults, *itertools.chain.from_iterable(drawn.values())]
+
+
+def _single(occurrence: Occurrence) -> Fault:
+    """Return a fault that occurs once, as in the occurrence."""
+    duration = None if occurrence.end is None else occurrence.end - occurrence.begin
+    single_times = {"at": occurrence.begin, "from_": None, "to": None, "every": None, "for_": duration or None}
+    return occurrence.fault.model_copy(update=single_times)
 
 
 def timeline_events(occurrences: Iterable[Occurrence]) -> list[TimelineEvent]:

@@ -12,7 +12,7 @@ from testbed import Scenario
 from testbed.controller.scenarios.feasibility import check
 from testbed.controller.scenarios.random_faults import draw_faults
 from testbed.controller.scenarios.targets import deaf_nodes, injection_of
-from testbed.controller.scenarios.timeline import occurrences_of, timeline_events
+from testbed.controller.scenarios.timeline import occurrences_of, resolve_draws, timeline_events
 from testbed.errors import DescriptionError, NotFoundError, UnsupportedError
 from testbed.spec.fault_models import (
     Churn,
@@ -242,3 +242,51 @@ def test_random_faults_that_a_network_or_datapath_does_not_support_are_rejected(
     for kind in ("impair", "partition"):
         with pytest.raises(UnsupportedError, match=r'random: .*datapath = "direct"'):
             check(Scenario(random=RandomFaults(kinds=[kind], rate=1.0)), direct, "live")
+
+
+def test_resolved_draws_keep_their_times_and_targets_without_the_other_faults() -> None:
+    scenario = Scenario.from_toml("""
+        [random]
+        kinds = ["pause", "reset", "partition", "flap"]
+        rate = 5
+
+        [[fault]]
+        kind = "impair"
+        on = "all"
+        at = "1s"
+        for = "100ms"
+        every = "1s"
+        loss = "10%"
+
+        [[fault]]
+        kind = "crash"
+        on = "all"
+        pick = 1
+        at = "1s"
+        for = "100ms"
+        every = "1s"
+
+        [[fault]]
+        kind = "restart"
+        on = "all"
+        pick = 2
+        at = "500ms"
+
+        [[fault]]
+        kind = "churn"
+        at = "0s"
+        mean = "700ms"
+        away = "30ms"
+        """)
+
+    def spans(scenario: Scenario) -> list[tuple[int, int | None, str]]:
+        occurrences = occurrences_of(scenario, STAR, 3, 10 * SECOND)
+        return [(occurrence.begin, occurrence.end, occurrence.fault.what) for occurrence in occurrences]
+
+    faults = resolve_draws(scenario, STAR, 3, 10 * SECOND)
+    resolved = Scenario(faults=faults)
+    assert sorted(spans(resolved), key=str) == sorted(spans(scenario), key=str)
+    assert spans(Scenario.from_toml(resolved.to_toml())) == spans(resolved)
+    assert faults[0] is scenario.faults[0], "no part of it is drawn"
+    later = Scenario(faults=faults[5:])
+    assert set(spans(later)) <= set(spans(scenario))

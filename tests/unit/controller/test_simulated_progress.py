@@ -46,7 +46,7 @@ def test_progress_is_printed_on_standard_output_and_not_in_a_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def computing(_comm: object, _node: object) -> None:
-        print("begin")
+        print("begin")  # noqa: T201
         while True:
             pass
 
