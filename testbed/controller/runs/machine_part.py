@@ -14,7 +14,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from testbed.errors import TestbedError
+from testbed.errors import FirmwareError, TestbedError
 from testbed.kernel.echo import round_trips
 from testbed.machines import worker
 from testbed.machines.program_streams import ATTACH, attach
@@ -250,7 +250,9 @@ def failure_reply(error: TestbedError) -> dict[str, object]:
     from testbed.runtime.nodes.node_run import NodeDiedError, StuckError
 
     outcome: dict[str, object] = {"error": str(error), "class": type(error).__name__}
-    if isinstance(error, NodeDiedError):
+    if isinstance(error, FirmwareError):
+        outcome |= {"what": error.what, "when": error.when}
+    elif isinstance(error, NodeDiedError):
         outcome["nodes"] = error.nodes
     elif isinstance(error, StuckError):
         outcome["waiting"] = error.waiting

@@ -20,6 +20,7 @@ from testbed.controller.verdict.machine_outages import MachineLostError, Machine
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict, verdict_of
 from testbed.errors import (
     ConflictError,
+    FirmwareError,
     KernelError,
     NotFoundError,
     PermissionDeniedError,
@@ -179,8 +180,13 @@ def _write_files(reply: Mapping[str, Any], files: RepetitionFiles) -> None:
 
 
 def _error(machine: str, reply: Mapping[str, Any]) -> TestbedError:
-    """Return the error that ended the run on a machine, with its class there, on which checkers and exit codes depend."""
+    """Return the error that ended the run on a machine, with its class there, on which checkers, verdicts and exit codes
+    depend; a TestbedError for a class that is not known here."""
     message = f"machine {machine}: {reply['error']}"
+    if reply["class"] == FirmwareError.__name__:
+        firmware_error = FirmwareError(reply["what"], reply["when"])
+        firmware_error.args = (message,)
+        return firmware_error
     if reply["class"] == NodeDiedError.__name__:
         return NodeDiedError(message, reply["nodes"])
     if reply["class"] == StuckError.__name__:

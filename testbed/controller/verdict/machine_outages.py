@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from testbed.cluster.services.machine_watch import REACHABLE, SILENT, UNREACHABLE
 from testbed.controller.checkers.disturbances import CUT, FOREVER, Disturbance
-from testbed.controller.verdict.outages import Outage, OutageJudge, find_outages
+from testbed.controller.verdict.outages import Outage, OutageJudge, find_outages, is_consequence
 from testbed.controller.verdict.verdicts import Finding, Grade
 from testbed.errors import TestbedError
 
@@ -99,7 +99,9 @@ class MachineOutages(OutageJudge):
     def causes(self, error: Exception) -> Iterable[Finding]:
         losses = error.findings() if isinstance(error, MachineLostError) else []
         process_findings = [
-            replace(outage.finding(), link=outage.node or f"machine {machine}") for machine, outage in self._outages
+            replace(outage.finding(), link=outage.node or f"machine {machine}")
+            for machine, outage in self._outages
+            if not is_consequence(outage, error)
         ]
         return [*losses, *self.silence_findings(), *process_findings]
 

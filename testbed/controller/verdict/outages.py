@@ -130,6 +130,11 @@ class InvalidRunError(TestbedError):
         super().__init__(message if str(error) in reasons else f"{message}\nit ended with: {error}")
 
 
+def is_consequence(outage: Outage, error: Exception) -> bool:
+    """Whether an error has caused the outage, which then is no reason of the error: failed firmware ends its NIC agent."""
+    return outage.process == AGENT and isinstance(error, FirmwareError)
+
+
 class OutageJudge(ABC):
     """Judges whether an outage may be the reason of an error that ended a run. Implements
     `checkers.runs.DisturbanceSource`."""

@@ -8,6 +8,7 @@ from testbed.cluster.services.machine_watch import REACHABLE, SILENT, UNREACHABL
 from testbed.controller.checkers.disturbances import CUT, FOREVER, OUTAGE
 from testbed.controller.verdict.machine_outages import LOST, MachineLostError, MachineOutages, Silence, find_silences
 from testbed.controller.verdict.verdicts import Grade
+from testbed.errors import FirmwareError
 
 SECOND = 1_000_000_000
 
@@ -70,3 +71,10 @@ def test_the_possible_cause_of_an_error_names_its_machine() -> None:
         Grade.INVALID,
     )
     assert (relay.what, relay.link) == ("relay gap", "machine a")
+
+
+def test_the_end_of_an_agent_is_no_cause_of_the_failure_of_its_firmware() -> None:
+    outages = MachineOutages()
+    outages.add_events("a", [{"event": "NIC agent died", "clock": 7, "pid": 5, "node": "n1"}])
+    assert [finding.what for finding in outages.causes(ValueError())] == ["NIC agent gap"]
+    assert list(outages.causes(FirmwareError("a descriptor without an owner", 17, "n1"))) == []

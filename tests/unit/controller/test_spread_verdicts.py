@@ -18,7 +18,7 @@ from testbed.controller.runs.machine_part import failure_reply
 from testbed.controller.runs.spread_execution import SpreadCluster, execute, joint_verdict
 from testbed.controller.verdict.machine_outages import MachineLostError, MachineOutages
 from testbed.controller.verdict.verdicts import Finding, Grade, Verdict
-from testbed.errors import ConflictError, KernelError, NotFoundError, TestbedError
+from testbed.errors import ConflictError, FirmwareError, KernelError, NotFoundError, TestbedError
 from testbed.machines.remote_workers import WorkerLostError
 from testbed.machines.request_reader import STOP
 from testbed.machines.spread import MachineClock, Underlay
@@ -143,6 +143,7 @@ class FakeFiles:
         (ConflictError("another run"), ConflictError, 5),
         (NotFoundError("no such file"), NotFoundError, 4),
         (KernelError("no memory"), KernelError, 7),
+        (FirmwareError("a descriptor without an owner", 17, "n1"), FirmwareError, 1),
         (TestbedError("unknown"), TestbedError, 1),
     ],
 )
@@ -154,6 +155,8 @@ def test_an_error_of_a_machine_has_the_class_that_it_has_on_one_machine(
         execute_on(monkeypatch, tmp_path, FakeWorker("a", reply=reply), FakeWorker("b"))
     assert (type(caught.value), str(caught.value)) == (kind, f"machine a: {error}")
     assert caught.value.exit_code == code
+    if isinstance(error, FirmwareError):
+        assert (cast(FirmwareError, caught.value).what, cast(FirmwareError, caught.value).when) == (error.what, 17)
     if isinstance(error, NodeDiedError):
         assert cast(NodeDiedError, caught.value).nodes == ("n1",)
     if isinstance(error, StuckError):
