@@ -6,11 +6,13 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import testbed
 from testbed import Cluster, TestbedError
+from testbed.controller.replay import replays
 from testbed.controller.replay.replays import (
     FATES,
     MINIMAL_FATES,
@@ -163,10 +165,19 @@ def test_minimizing_keeps_the_faults_of_a_scenario_that_cause_the_failure(tmp_pa
 
 @pytest.mark.requires("interpreted")
 @pytest.mark.usefixtures("mutated_emp")
-def test_the_first_simulation_counts_among_the_runs_of_minimizing(tmp_path: Path) -> None:
+def test_the_first_simulation_counts_among_the_runs_of_minimizing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repetition = read_repetition(failing_run(tmp_path))
+    runs: list[object] = []
+
+    def count_run(*arguments: Any, **options: Any) -> object:
+        runs.append(arguments)
+        return testbed.run(*arguments, **options)
+
+    monkeypatch.setattr(replays, "run", count_run)
     shrunk = minimize(repetition, 1)
-    assert (shrunk.trials, shrunk.minimal) == (1, False)
+    assert (shrunk.trials, shrunk.minimal, len(runs)) == (1, False, 1)
     assert len(shrunk.causes) == len(read_log(repetition.folder / FATES))
 
 

@@ -26,7 +26,7 @@ def shrink(
     causes: Sequence[Cause], has_effect: Callable[[Sequence[Cause]], bool], max_trials: int
 ) -> ShrinkResult[Cause]:
     """Reduce causes that together have the effect. has_effect: whether a subset of the causes, in their order, has the
-    effect. max_trials: maximum number of calls of `has_effect`."""
+    effect. max_trials: maximum number of calls of `has_effect`. No causes remain if the effect needs none."""
     remaining, parts, trials = list(causes), 2, 0
     if not remaining:
         return ShrinkResult(remaining, 0, True)

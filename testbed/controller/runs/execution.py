@@ -75,13 +75,13 @@ class Closable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a repetition. chosen: the workload. seed: seed of the links' fates and of random numbers. timeout:
-    seconds. patience: seconds without progress, see `Run.wait`; live only. history: whether histories are written. capture:
-    whether the simulation writes frames. profile: costs of NICs and hosts in simulated and dilated runs; profiles: by node,
-    for nodes with another profile. dilate: factor by which time is slowed, or 0. request: the run's request, from which
-    other machines make their plans. ahead: nanoseconds by which the run's clock is ahead of this machine's, in runs on
-    several machines. shared: whether NICs are shared, in namespaces. queues: receive queues of shared NICs. ranks: ranks of
-    the run, by number."""
+    """Settings of a repetition. chosen: the workload. seed: seed of random numbers and, in the simulation, of the
+    links' fates. timeout: seconds. patience: seconds without progress, see `Run.wait`; in namespaces only. history:
+    whether histories are written. capture: whether the simulation writes frames. profile: costs of NICs and hosts in
+    simulated and dilated runs; profiles: by node, for nodes with another profile. dilate: factor by which time is
+    slowed, or 0. request: the run's request, from which other machines make their plans. ahead: nanoseconds by which
+    the run's clock is ahead of this machine's, in runs on several machines. shared: whether NICs are shared, in
+    namespaces. queues: receive queues of shared NICs. ranks: ranks of the run, by number."""
 
     chosen: Chosen
     protocol: NicProtocol
@@ -133,7 +133,7 @@ class Execution:
 
 
 class RunTimeoutError(TestbedError):
-    """A run exceeded its timeout."""
+    """A simulation exceeded its timeout in real time."""
 
 
 def check_layout(layout: Layout, chosen: Chosen, protocol: NicProtocol) -> None:
@@ -231,7 +231,7 @@ async def run_rank(
     """Run the workload on one rank, with the host library of its NIC. files: for its rows and history. starts: number of
     times that the program has been started, this one included. register_crash_callback: registers a callback for crashed
     ranks. Raises UnsupportedError for a protocol with too few contexts, TestbedError if it connects the ranks first and a
-    connection fails."""
+    connection fails, or if the program's result is no plain data or too large, and the program's errors."""
     name = names[number]
     write_row = partial(_write_numbered, files) if files.number else files.rows.write
     history = UnbufferedLines(files.history / f"{name}.jsonl")

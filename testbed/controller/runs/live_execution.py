@@ -35,8 +35,8 @@ _SHORT_TIME: Final = 20_000
 def run_live(cluster: RunningCluster, plan: Plan, files: RepetitionFiles) -> Execution:
     """Run the workload on all nodes of a running cluster, or of this machine's part of a spread one.
 
-    Raises ProgramError with the node's name and a traceback, NodeDiedError, and StuckError if programs have not ended
-    within plan.timeout, or made no progress for plan.patience.
+    Raises ProgramError with the node's name and a traceback, FirmwareError, NodeDiedError, ClusterEndedError, StuckError if
+    programs have not ended within plan.timeout or made no progress for plan.patience, and the errors of `agents`.
     """
     layout = cluster.state.layout
     names, protocol = plan.names, plan.protocol

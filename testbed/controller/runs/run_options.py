@@ -39,12 +39,13 @@ class PlainOptions(TypedDict, total=False):
     codec: "generated" by default; "scapy" lets Scapy build and parse the frames.
     mode: "live" by default, in namespaces; "sim", in one process on a virtual clock; "dilated", in namespaces, slowed down.
     seed: seed of the links' fates and the workload's random numbers; by default the description's. Repetition k, from 0 on,
-        has seed + k, but a cluster that is up keeps its links' seed.
+        has seed + k. In namespaces, links keep the first repetition's seed, or that with which their cluster was brought up
+        before the run.
     repeat: number of repetitions, 1 by default.
     timeout: seconds for each repetition, 60 by default; in a simulation, for virtual time and for real time.
     patience: seconds without progress after which a run in namespaces fails.
     history: whether each application's sends, receives and notifications are written.
-    check: whether checkers examine the history; by default if the workload or a scenario requires it.
+    check: whether checkers examine the history; by default if the workload, a scenario or a companion requires it.
     capture: whether a simulation writes every frame.
     fates: whether a run in namespaces logs every fate that is not a pass, as a simulation does: the relay then carries all
         impaired links. Otherwise the log in the folder lacks fates that the kernel decides.
@@ -53,7 +54,7 @@ class PlainOptions(TypedDict, total=False):
         default "ideal", with zero cost.
     profiles: by node, for nodes with another profile; overrides the description.
     ranks_per_node: programs per node, unless the description sets them; 1 by default, each with its own function of the
-        NIC. In namespaces, a NIC with several ranks is shared; dilated runs have one rank per node.
+        NIC. In mode live, a NIC with several ranks is shared; in a dilated run, a node's ranks are in one process.
     nics: "inline" by default; "shared" runs the firmware of every node in a process of its own, in namespaces.
     queues: receive queues of each NIC, 1 by default: in namespaces, processes of its shared NIC; otherwise, queues of a
         profile whose firmware runs on the host's cores.
@@ -113,7 +114,7 @@ DEFAULTS: Final[RunOptions] = {
 
 def complete(options: RunOptions) -> RunOptions:
     """Return the options with defaults for missing ones. Raises TypeError for an unknown option, DescriptionError for a
-    value out of range, UnsupportedError for `fates` with several repetitions."""
+    value out of range, UnsupportedError for `fates` with several repetitions in namespaces."""
     if unknown := [name for name in options if name not in DEFAULTS]:
         raise TypeError(f"run() got an unexpected keyword argument {unknown[0]!r}; known are: {', '.join(DEFAULTS)}")
     given: RunOptions = {**DEFAULTS, **options}

@@ -132,7 +132,8 @@ def fate_log_gaps(datapaths: Mapping[str, str], events: Iterable[Mapping[str, An
 def find_target(
     cluster: str | Path | Description | Layout | RunningCluster | SpreadCluster, mode: str, seed: int | None
 ) -> RunTarget:
-    """Find the target of a run, see `runner.run`. Raises NotFoundError, DescriptionError, and the errors of loading."""
+    """Find the target of a run, see `runner.run`. seed: seed of the links of a cluster that is not up; None: the
+    description's. Raises NotFoundError, DescriptionError, and the errors of loading."""
     live = mode != "sim"
     if isinstance(cluster, Layout):
         layout = cluster if seed is None else replace(cluster, seed=seed)

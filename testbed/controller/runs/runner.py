@@ -5,7 +5,7 @@
     result = testbed.run("star-4", "pingpong", mode="sim", settings={"count": 100})
     result.rows                # measurements: dicts, as in the folder's rows.jsonl
     result.results["n1"]       # return value of the program on n1 (of the last repetition)
-    result.verdict.grade       # trusted, degraded or invalid
+    result.verdict.grade       # trusted, degraded, invalid or failed
     result.folder              # the run's folder (see `folders`); None unless output was given
 
     async def hello(comm, node, *, tag: int = 7):        # your own workload: see `testbed.workloads`
@@ -20,9 +20,11 @@ cluster: a description, the name of a shipped topology, a file, or a `RunningClu
 running cluster selects that cluster. Any other cluster is brought up for the run under a name of its own and taken down
 afterwards, however the run ends; the simulation brings nothing up.
 
-Failures raise exceptions: ProgramError (a program's traceback, with its node's name), NodeDiedError, StuckError or
-StalledError (with what each program waits for), RunTimeoutError, UnwritableError, and the errors of bringing up. Before
-they are raised, everything is cleaned up, and the folder has the measured rows and a result.json with the failure.
+Failures raise exceptions: ProgramError (a program's traceback, with its node's name), FirmwareError, NodeDiedError,
+StuckError in namespaces or StalledError in the simulation (with what each program waits for), RunTimeoutError,
+UnwritableError, and the errors of bringing up; InvalidRunError in their place if an outage of the testbed or of a machine
+may be the reason. Before they are raised, everything is cleaned up, and the folder has the measured rows and a result.json
+with the failure.
 
 `scenario`, a `Scenario` or its file, injects faults while the programs run. Each fault is an event of the run; a fault
 without effect is a note of the verdict. In dilated runs, the times of a scenario are model times. Other code that acts on

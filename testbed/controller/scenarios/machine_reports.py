@@ -23,8 +23,9 @@ Event = Mapping[str, Any]
 
 
 def report_of(player: ScenarioPlayer, events: Sequence[Event], clock_offset: int) -> Mapping[str, object]:
-    """Return the report on a closed player of one machine, for JSON. events: those that the player recorded. clock_offset:
-    nanoseconds to add to this machine's clock."""
+    """Return the report on a closed player of one machine, for JSON: its events and disturbances on the run's clock, and its
+    warning on faults that did not begin (`remaining`; empty: all began). events: those that the player recorded.
+    clock_offset: nanoseconds by which the run's clock is ahead of this machine's."""
     disturbances = [
         {**asdict(disturbance), "nodes": sorted(disturbance.nodes), "begin": disturbance.begin + clock_offset,
          "end": disturbance.end if disturbance.end == FOREVER else disturbance.end + clock_offset}
@@ -35,17 +36,19 @@ def report_of(player: ScenarioPlayer, events: Sequence[Event], clock_offset: int
 
 
 class SpreadScenario:
-    """One scenario of a run on several machines. notes: warnings. seed: seed of the next repetition, as for
-    `ScenarioPlayer`; each machine gets it with its request. Implements `checkers.runs.DisturbanceSource`."""
+    """One scenario of a run on several machines. notes: warnings on faults that had no effect or did not begin. seed: set by
+    the run, as for `ScenarioPlayer`, but unused: the machines get the seed from the plan of each repetition. Implements
+    `checkers.runs.DisturbanceSource`."""
 
     def __init__(self, scenario: Scenario, seconds: float, record_events: Callable[[list[Event]], object]) -> None:
-        """seconds: maximum duration of a repetition. record_events: called with events of the run."""
+        """seconds: maximum duration of a repetition. record_events: called once for each repetition, with the joined events
+        of its faults."""
         self.seed = 0
         self._scenario: Final = scenario
         self._seconds = seconds
         self._record_events = record_events
         self._without_effect: list[str] = []
-        self._remaining: list[str] = []
+        self._remaining: list[str] = []  # warnings on faults that did not begin
         self._disturbances: list[Disturbance] = []
 
     @property
@@ -63,10 +66,10 @@ class SpreadScenario:
         return nullcontext()
 
     def close(self) -> None:
-        """Each machine's player closes itself."""
+        """Do nothing: each machine closes its own player."""
 
     def request(self, state: SpreadState) -> Mapping[str, object]:
-        """Return what each machine needs to inject its faults."""
+        """Return the arguments from which each machine makes its player: see `runs.machine_part`."""
         return {
             "toml": self._scenario.to_toml(),
             "seconds": self._seconds,
@@ -75,11 +78,13 @@ class SpreadScenario:
         }
 
     def disturbances(self) -> Sequence[Disturbance]:
-        """Return the disturbances of the last repetition, from the reports of all machines."""
+        """Return the disturbances of the last repetition, as each machine reported them: one of several machines is in it
+        several times."""
         return tuple(self._disturbances)
 
     def add_reports(self, reports: Iterable[Mapping[str, Any]]) -> None:
-        """Join the machines' reports of a repetition, and record the events."""
+        """Add the machines' reports of a repetition: join and record the events, collect the disturbances, and keep the
+        warnings: one for each fault without effect, and the first machine's on faults that did not begin."""
         reports = list(reports)
         self._disturbances = [
             Disturbance(**{**disturbance, "nodes": frozenset(disturbance["nodes"])})
@@ -97,8 +102,9 @@ class SpreadScenario:
 
 
 def join_events(machine_events: Iterable[Sequence[Event]]) -> Iterator[Event]:
-    """Join the events of faults that several machines recorded: one for each beginning and end, in the order of time. A
-    fault is in force once it is in force on all machines, and has an effect if it has one on any."""
+    """Yield one event for each beginning and end of a fault, in the order of time. machine_events: the events that each
+    machine recorded. A fault is in force once it is in force on all machines, has ended once it has ended on all, and had an
+    effect if it had one on any; its counters are added up."""
     events_by_fault: dict[tuple[str, str, int], list[Event]] = defaultdict(list)
     for events in machine_events:
         for event in events:
