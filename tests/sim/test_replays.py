@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator
@@ -211,6 +212,28 @@ def test_a_replay_has_the_profiles_of_the_nodes(tmp_path: Path) -> None:
     replay_repetition(read_repetition(folder), "sim", output=tmp_path / "replay")
     assert (tmp_path / "replay" / "rows.jsonl").read_text() == (folder / "rows.jsonl").read_text()
     assert read_run(tmp_path / "replay").parameters["profiles"].keys() == {"n1"}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "queues", "expected"),
+    [("sim", 4, ("inline", 1)), ("live", 1, ("inline", 1)), ("live", 4, ("shared", 4))],
+)
+def test_a_replay_in_namespaces_has_the_queues_of_a_run_in_namespaces_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: str, queues: int, expected: tuple[str, int]
+) -> None:
+    """Queues of a simulation are those of its profile; in namespaces, queues need shared NICs."""
+    folder = run_random(tmp_path / "run")
+    document = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(document | {"mode": recorded, "queues": queues}))
+
+    def check_options(*_arguments: Any, **options: Any) -> None:
+        assert (options["nics"], options["queues"]) == expected
+        raise TestbedError("checked")
+
+    monkeypatch.setattr(replays, "_bring_up", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(replays, "run", check_options)
+    with pytest.raises(TestbedError, match="checked"):
+        replay_repetition(read_repetition(folder), "live")
 
 
 def test_the_progress_timeout_of_live_replays_is_longer_than_am2_takes_to_give_up_a_node() -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from testbed.cluster.records.ownership import temporary_directory
 from testbed.controller.replay.delta_debugging import Cause, ShrinkResult, shrink
-from testbed.controller.runs.run_options import Mode
+from testbed.controller.runs.run_options import Mode, Nics
 from testbed.controller.runs.runner import run
 from testbed.controller.scenarios.timeline import resolve_draws
 from testbed.errors import NotFoundError, TestbedError, UnsupportedError, errors_naming
@@ -249,6 +249,7 @@ def _run_again(
     request = repetition.run.parameters
     progress_timeout = PROGRESS_TIMEOUT if repetition.scenario is None else SCENARIO_PROGRESS_TIMEOUT
     error = ""
+    in_namespaces = mode == "live" == request["mode"]  # otherwise queues are a profile's, if any
     recorded_fates = _RecordedFates(records or ())
     with contextlib.ExitStack() as stack:
         folder = output or stack.enter_context(temporary_directory("replay")) / "run"
@@ -262,9 +263,9 @@ def _run_again(
         try:
             run(
                 target, repetition.form, protocol=request["protocol"], codec=request.get("codec", "generated"), mode=mode,
-                nics=request.get("nics", "inline") if mode == "live" else "inline",
-                queues=request.get("queues", 1) if mode == "live" else 1,
-                steering=request.get("steering", "") if mode == "live" else "",
+                nics=_nics_of(request) if in_namespaces else "inline",
+                queues=request.get("queues", 1) if in_namespaces else 1,
+                steering=request.get("steering", "") if in_namespaces else "",
                 settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.seed,
                 output=folder,
                 timeout=request["timeout"], check=True,
@@ -286,6 +287,12 @@ def _run_again(
         failed = frozenset({RUN_ERROR})
     applied = recorded_fates.applied if mode == "sim" and records is not None else -1
     return ReplayResult(mode, repetition.failed, failed, error, -1 if records is None else len(records), applied)
+
+
+def _nics_of(request: Mapping[str, Any]) -> Nics:
+    """Return how the NICs of a run in mode live ran. Several ranks on a node share its NIC, even if the others are inline;
+    several queues need shared NICs."""
+    return "shared" if request.get("queues", 1) > 1 or request.get("nics") == "shared" else "inline"
 
 
 class _RecordedFates:

@@ -60,10 +60,11 @@ def run_commands(
     after `timeout` seconds; either ends the other commands with all processes that they started. Raises UnsupportedError
     in the simulation and on several machines.
 
-    seed: seed of the links' fates and of random faults; by default the description's. scenario: faults to inject, or the
-    file that describes them; its times count from the start of the last command. A crash of a node kills its commands; this
-    does not count as their failure, and they start again when the node returns. Before anything starts, raises
-    UnsupportedError for a fault that requires a NIC's firmware, DescriptionError for a target that the cluster lacks.
+    seed: seed of random faults and of the links' fates, unless the cluster is up already; by default the description's.
+    scenario: faults to inject, or the file that describes them; its times count from the start of the last command. A
+    crash of a node kills its commands; this does not count as their failure, and they start again when the node
+    returns. Before anything starts, raises UnsupportedError for a fault that requires a NIC's firmware,
+    DescriptionError for a target that the cluster lacks.
     """
     if mode != "live":
         raise UnsupportedError("commands run in namespaces and need --mode live; only workloads run in the simulation")

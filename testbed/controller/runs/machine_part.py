@@ -118,12 +118,12 @@ def run_part(
 ) -> object:
     """Run a workload on this machine's nodes of a cluster.
 
-    asked: the run's request, as in its folder. seed: seed of the repetition. history: whether histories are written. ahead:
-    nanoseconds by which the run's clock is ahead of this machine's. ranks: all ranks of the run, on all machines. queues:
-    receive queues of shared NICs. source: text of the workload's file, if it has one. scenario: the scenario, of which this
-    machine injects its share, see `SpreadScenario.request`. The reply has results, counters and the verdict, or the error
-    that ended the run; the programs' rows; the text of their files, by path; the report of the scenario's player; and the
-    cluster's events during the run.
+    asked: the run's request, as in its folder. seed: seed of the repetition. history: whether histories are written.
+    ahead: nanoseconds by which the run's clock is ahead of this machine's. ranks: all ranks of the run, on all
+    machines. queues: receive queues of shared NICs. source: text of the workload's file, if it has one. scenario: the
+    scenario, of which this machine injects its share, see `SpreadScenario.request`. The reply has results, counters
+    (also of switches) and the verdict, or the error that ended the run; the programs' rows; the text of their files, by
+    path; the report of the scenario's player; and the cluster's events during the run.
     """
     from testbed.cluster.records.ownership import temporary_directory
     from testbed.cluster.records.state import Store
@@ -210,7 +210,8 @@ def _write_workload(form: str, source: str, directory: Path) -> str:
 
 
 def await_watch(layout: Layout, directory: Path) -> None:
-    """Wait until the supervisor has recorded which other machines answer now. directory: the cluster's."""
+    """Wait, for at most _NOTICE_TIMEOUT, until the supervisor has recorded which other machines answer now. directory: the
+    cluster's."""
     from testbed.cluster.services.machine_watch import unreachable
     from testbed.runtime import event_log
 

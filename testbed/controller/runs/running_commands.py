@@ -61,7 +61,7 @@ class Command:
 
 
 class RunningCommands:
-    """Commands that run until the end of the block, which ends all processes that they have started. Implements
+    """Commands that run until the end of the block, which ends the processes in their process groups. Implements
     `scenarios.active.Programs`."""
 
     def __init__(self, cluster: RunningCluster, logs: Path) -> None:
@@ -99,8 +99,9 @@ class RunningCommands:
         self._start_time = time.monotonic_ns()
 
     def wait(self, seconds: float) -> None:
-        """Wait until all commands have ended. Raises CommandError when one exits with a code other than 0,
-        CommandTimeoutError."""
+        """Wait until all commands have ended, also those that are to be restarted, and make the scheduled calls meanwhile.
+        Raises CommandError when one exits with a code other than 0, CommandTimeoutError after `seconds`, and the errors of
+        scheduled calls."""
         deadline = time.monotonic() + seconds
         while self._by_pidfd or self._to_restart:
             until = min(deadline, (self._start_time + self._scheduled[0][0]) / 1e9) if self._scheduled else deadline
@@ -115,7 +116,7 @@ class RunningCommands:
                 raise CommandTimeoutError(f"commands did not end within {seconds:g} s and were killed: {names}")
 
     def close(self) -> None:
-        """End all running commands, by SIGTERM and then by SIGKILL."""
+        """End the process groups of all commands by SIGTERM and, at the latest _GRACE later, by SIGKILL."""
         deadline = time.monotonic() + _GRACE
         for number in (signal.SIGTERM, signal.SIGKILL):
             for command in self.commands:
