@@ -162,7 +162,8 @@ def _print_minimal(original: Repetition, shrunk: ShrinkResult[str], runs: int) -
 
 
 def _print_result(result: ReplayResult) -> None:
-    fates = f"{result.fates} fates of the log" if result.fates >= 0 else "fates from the seed"
+    count = "1 fate of the log" if result.fates == 1 else f"{result.fates} fates of the log"
+    fates = count if result.fates >= 0 else "fates from the seed"
     applied = f", {result.applied} of them applied" if result.applied >= 0 else ""
     echo(f"failed in the run: {', '.join(sorted(result.failed_originally)) or 'nothing'}")
     echo(f"fails in {result.mode}, with {fates}{applied}: {', '.join(sorted(result.failed)) or 'nothing'}")
