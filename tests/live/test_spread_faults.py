@@ -258,7 +258,7 @@ def test_features_of_one_machine_are_rejected_before_the_start(running: spread.W
         UnsupportedError, match=r"^work is on several machines, where commands cannot run with a scenario"
     ):
         run_commands(cluster, [("n1", "true")])
-    with pytest.raises(UnsupportedError, match=r"^several receive queues in namespaces need shared NICs"):
+    with pytest.raises(UnsupportedError, match=r"^several receive queues in mode live need shared NICs"):
         run(cluster, "random", queues=2)
     with pytest.raises(
         UnsupportedError,

@@ -1,4 +1,4 @@
-"""Receive queues of a run: worker processes of shared NICs in namespaces, queues of the profile otherwise."""
+"""Receive queues of a run: worker processes of shared NICs in mode live, queues of the profile otherwise."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ IN_TURN: Final = "round-robin"
 def live_queues(count: int, steering: str, bind: bool, protocol: Protocol, name: str, shared: bool) -> ReceiveQueues:
     """Return the receive queues of shared NICs. count: number of queues. steering: the name of a hash of the protocol,
     IN_TURN, or empty for the default hash. bind: pin workers and programs to processors of their own. name: name of
-    the protocol. shared: whether the NICs of the run are shared. Raises DescriptionError, UnsupportedError."""
+    the protocol. shared: whether any NICs of the run are shared. Raises DescriptionError for a count or steering out of
+    range, UnsupportedError if NICs are not shared or the protocol does not support several queues."""
     _check(count, steering)
     if count == 1 and not steering:
         return ReceiveQueues()
     if not shared:
         raise UnsupportedError(
-            "several receive queues in namespaces need shared NICs, which run a process for each: add --nics shared"
+            "several receive queues in mode live need shared NICs, which run a process for each: add --nics shared"
         )
     if protocol.split_driver is None or protocol.split_driver.hosts > 1:
         raise UnsupportedError(f"NICs of protocol {name} have one receive queue, got {count}: leave --queues out")
@@ -33,8 +34,9 @@ def live_queues(count: int, steering: str, bind: bool, protocol: Protocol, name:
 
 
 def with_queues(profile: Profile, count: int, steering: str, protocol: Protocol, name: str) -> Profile:
-    """Return the profile with `count` receive queues, if the options set any. The other arguments are those of
-    `live_queues`."""
+    """Return the profile with `count` receive queues and the steering, if the options set any; otherwise the profile itself.
+    The other arguments are those of `live_queues`. Raises DescriptionError, and UnsupportedError if the profile's firmware
+    does not run on the host's cores or the protocol has no hash."""
     _check(count, steering)
     if count == 1 and not steering:
         return profile

@@ -50,17 +50,17 @@ class PlainOptions(TypedDict, total=False):
     fates: whether a run in namespaces logs every fate that is not a pass, as a simulation does: the relay then carries all
         impaired links. Otherwise the log in the folder lacks fates that the kernel decides.
     scenario: faults to inject during the run, or the file that describes them.
-    profile: costs of NICs and hosts in simulated and dilated runs: a name or a file, see the command `profiles`. By
-        default "ideal", with zero cost.
+    profile: costs of NICs and hosts in simulated and dilated runs: a name, a file, a `Profile` or its values, see the
+        command `profiles`. By default "ideal", with zero cost.
     profiles: by node, for nodes with another profile; overrides the description.
     ranks_per_node: programs per node, unless the description sets them; 1 by default, each with its own function of the
         NIC. In mode live, a NIC with several ranks is shared; in a dilated run, a node's ranks are in one process.
-    nics: "inline" by default; "shared" runs the firmware of every node in a process of its own, in namespaces.
-    queues: receive queues of each NIC, 1 by default: in namespaces, processes of its shared NIC; otherwise, queues of a
+    nics: "inline" by default; "shared", in mode live, runs the firmware of every node in a process of its own.
+    queues: receive queues of each NIC, 1 by default: in mode live, processes of its shared NIC; otherwise, queues of a
         profile whose firmware runs on the host's cores.
     steering: the hash that distributes frames over the queues, by its name in the protocol, or "round-robin"; by default
         the protocol's first hash.
-    bind: whether, in namespaces, each queue and its programs are pinned to a processor of their own; True by default.
+    bind: whether, in mode live, each queue and its programs are pinned to a processor of their own; True by default.
     dilate: the factor by which time is slowed in mode dilated, 200 by default.
     """
 
