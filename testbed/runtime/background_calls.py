@@ -34,8 +34,11 @@ class BackgroundCalls:
         os.close(self._eventfd)
 
     def run(self, calls: Sequence[Callable[[], object]], on_done: Callable[[], object]) -> None:
-        """Start the calls, without waiting for them. The loop calls `on_done` after the last one has returned. A call that
-        raises ends its thread, or raises here if no thread could be started; `on_done` is called nevertheless."""
+        """Start the calls, without waiting for them. The loop calls `on_done` after the last one has ended.
+
+        After a call that raises, the remaining calls are still made. Then its thread raises the first error, or this
+        method does, if the system allows no further thread and the calls are made here.
+        """
         pending = deque(calls)
         running = 1  # number of threads that have not finished, including the present one
         lock = threading.Lock()
@@ -49,13 +52,19 @@ class BackgroundCalls:
                 self._schedule(on_done)
 
         def run_pending() -> None:
+            first_error: Exception | None = None
             try:
                 while True:
                     try:
                         call = pending.popleft()
                     except IndexError:
                         break
-                    call()
+                    try:
+                        call()
+                    except Exception as error:  # noqa: BLE001  raised after the remaining calls
+                        first_error = first_error or error
+                if first_error is not None:
+                    raise first_error
             finally:
                 finish_thread()
 

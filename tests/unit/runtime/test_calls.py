@@ -205,6 +205,21 @@ def test_the_callback_follows_a_call_that_raises_in_the_calling_thread(
     assert callbacks == ["done"]
 
 
+def test_calls_after_more_failures_than_threads_are_made(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda failure: errors.append(failure.exc_value))
+
+    def close_twice() -> None:
+        raise OSError("bad file descriptor")
+
+    calls: list[int] = []
+    with contextlib.closing(BackgroundCalls(loop)) as background:
+        background.run([close_twice] * 100 + [lambda: calls.append(1)] * 10, loop.stop)
+        loop.run()
+    assert len(calls) == 10
+    assert {str(error) for error in errors} <= {"bad file descriptor"}
+
+
 # Orders and events
 
 
