@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from testbed.kernel.changes import announce
 CALL_TIMEOUT: Final = 30.0
 """Seconds that a command waits for a reply."""
 
+_RETRY_INTERVAL: Final = 0.01  # s between attempts to connect while too many callers wait
 _MAX_PACKET: Final = 160 * 1024  # bytes; the kernel's default limit is 208 KiB, which includes its own overhead
 
 
@@ -38,7 +40,7 @@ def call(path: Path, request: Mapping[str, object], timeout: float = CALL_TIMEOU
         connection.settimeout(timeout)
         try:
             with _socket_address(path) as address:
-                connection.connect(address)
+                _connect(connection, address, time.monotonic() + timeout)
             connection.send(json.dumps(request).encode())
             packet = connection.recv(_MAX_PACKET)
         except (FileNotFoundError, ConnectionError) as error:
@@ -51,6 +53,18 @@ def call(path: Path, request: Mapping[str, object], timeout: float = CALL_TIMEOU
     if "error" in reply:
         raise KernelError(reply["error"])
     return reply
+
+
+def _connect(connection: socket.socket, address: str, deadline: float) -> None:
+    """Connect to a listener. deadline: as in `time.monotonic`. Raises TimeoutError, OSError."""
+    while True:
+        try:
+            connection.connect(address)
+            return
+        except BlockingIOError as error:  # the listener's queue is full; a Unix socket does not wait for room
+            if time.monotonic() >= deadline:
+                raise TimeoutError from error
+            time.sleep(_RETRY_INTERVAL)
 
 
 class PendingReply:

@@ -19,7 +19,7 @@ from testbed.kernel.children import fork
 from testbed.kernel.waiter import Waiter
 from testbed.runtime import event_log
 from testbed.runtime.background_calls import BackgroundCalls
-from testbed.runtime.calls import Listener, NotListeningError, PendingReply, call
+from testbed.runtime.calls import Listener, NotListeningError, PendingReply, call, listen
 from testbed.runtime.relay.orders import Orders, RelayedDirection, RelayedLink, RelayPaths
 from testbed.spec.layout import Impairment
 
@@ -150,6 +150,36 @@ def loop() -> Iterator[Loop]:
     waiter = Waiter()
     yield Loop(waiter)
     waiter.close()
+
+
+def test_a_caller_waits_while_too_many_others_wait(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with listen(path) as listener:
+        listener.setblocking(True)
+        waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(30)]
+        for connection in waiting:
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                connection.connect(str(path))
+        with pytest.raises(KernelError, match=r"no answer from the process at .* after 0\.1 s"):
+            call(path, {}, 0.1)
+
+        def serve_all() -> None:
+            """Serve the callers in their order; those that wait have ended without a request."""
+            for connection in waiting:
+                connection.close()
+            request = b""
+            while not request:
+                connection, _ = listener.accept()
+                with connection:
+                    request = connection.recv(100)
+                    if request:
+                        connection.send(b'{"answer": 1}')
+
+        server = threading.Timer(0.1, serve_all)
+        server.start()
+        assert call(path, {}, 30) == {"answer": 1}
+        server.join()
 
 
 def test_blocking_calls_run_in_parallel_and_the_callback_follows_the_last_one(loop: Loop) -> None:
