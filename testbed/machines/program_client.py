@@ -13,6 +13,7 @@ import tty
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Final
 
@@ -88,10 +89,18 @@ def _write(stream: int, data: bytes) -> None:
 @contextmanager
 def _raw_terminal(worker: RemoteWorker, number: int) -> Iterator[None]:
     """Set this process's terminal to raw mode during the block, and forward changes of its size."""
+    # A thread sends the sizes: the signal may interrupt a call that holds one of the connection's locks.
+    sizes: SimpleQueue[list[int] | None] = SimpleQueue()
 
     def on_resize(*_: object) -> None:
-        worker.answer_call(number, INPUT, size=_terminal_size())
+        sizes.put(_terminal_size())
 
+    def send_sizes() -> None:
+        with contextlib.suppress(TestbedError):  # the connection has ended; the main thread reports it
+            while (size := sizes.get()) is not None:
+                worker.answer_call(number, INPUT, size=size)
+
+    Thread(target=send_sizes, daemon=True).start()
     saved_attributes, saved_handler = termios.tcgetattr(0), signal.signal(signal.SIGWINCH, on_resize)
     tty.setraw(0, termios.TCSADRAIN)  # TCSADRAIN keeps input that is already typed
     try:
@@ -99,6 +108,7 @@ def _raw_terminal(worker: RemoteWorker, number: int) -> Iterator[None]:
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, saved_attributes)
         signal.signal(signal.SIGWINCH, saved_handler)
+        sizes.put(None)
 
 
 def _terminal_size() -> list[int]:
