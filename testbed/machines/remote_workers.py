@@ -67,8 +67,8 @@ in any version of Python 3."""
 
 
 class WorkerLostError(UnreachableError):
-    """The connection to a worker has ended: the worker, its machine or the network failed. machine: name of the
-    machine."""
+    """The connection to a worker has ended, or the worker has not answered in time: the worker, its machine or the network
+    failed. machine: name of the machine."""
 
     def __init__(self, machine: str, text: str) -> None:
         self.machine = machine
@@ -102,13 +102,14 @@ class RemoteWorker:
             raise self._lost(reason_of(error)) from error
 
     def finish(self, number: int, timeout: float | None = CALL_TIMEOUT) -> Any:
-        """Wait for the reply to a request; requests must be finished in order. Raises the error that the call raised on
-        the machine, and WorkerLostError if the connection has ended."""
+        """Wait for the reply to a request; requests must be finished in order. timeout: seconds; None: no limit. Raises the
+        error that the call raised on the machine, and WorkerLostError if the connection has ended or no reply has come
+        within `timeout`. The reply to an earlier request, for which the caller has stopped waiting, is skipped."""
         return self.answer(number, timeout)["reply"]
 
     def joint(self, number: int, timeout: float | None) -> tuple[str, Any]:
         """Wait for the next message of a joint call. Return the stage that the call has reached and None; or, when the call
-        has ended, an empty text and the reply. timeout: seconds. Raises the errors of `finish`."""
+        has ended, an empty text and the reply. timeout: seconds; None: no limit. Raises the errors of `finish`."""
         answer = self.answer(number, timeout)
         return answer.get("reached", ""), answer.get("reply")
 
@@ -123,20 +124,26 @@ class RemoteWorker:
     def answer(self, number: int, timeout: float | None = None) -> Mapping[str, Any]:
         """Wait for the next message of a call: an intermediate one, or the reply. timeout: seconds; None: no limit. Raises
         the errors of `finish`."""
+        answer = self._receive(timeout)
+        while answer["number"] != number:  # of an earlier call, for which the caller has stopped waiting
+            answer = self._receive(timeout)
+        if "error" in answer:
+            error_class = _ERRORS.get(answer["class"], TestbedError)
+            raise error_class(f"machine {self.machine.name}: {answer['error']}")
+        return answer
+
+    def _receive(self, timeout: float | None) -> Mapping[str, Any]:
         try:
             line = self._channel.receive(timeout)
         except TimeoutError as error:
-            raise self._lost(f"no answer within {timeout:g} s") from error
+            text = f"machine {self.machine.name}: its worker has not answered within {timeout:g} s"
+            raise WorkerLostError(self.machine.name, text) from error
         except OSError as error:
             raise self._lost(reason_of(error)) from error
         if not line:
             raise self._lost(self._channel.last_error_line() or self._channel.end_reason())
         self.messages += 1
         answer: Mapping[str, Any] = json.loads(line)
-        assert answer["number"] == number, "requests are finished in order"
-        if "error" in answer:
-            error_class = _ERRORS.get(answer["class"], TestbedError)
-            raise error_class(f"machine {self.machine.name}: {answer['error']}")
         return answer
 
     def call(self, method: str, timeout: float | None = CALL_TIMEOUT, **arguments: object) -> Any:
