@@ -175,7 +175,8 @@ def top_command(
 def capture_command(file: Path, cluster: str, target: str, path: Path, duration: str | None, as_json: bool) -> None:
     """Capture the frames of a link, of all links of a node or switch, or of all links, on all machines into one file.
 
-    The capture ends at Ctrl-C, after --for, or with the cluster. Only then the file is written.
+    The capture ends at Ctrl-C, after --for, or when the cluster or one of its machines is gone. Only then the file is
+    written. The frames of a lost machine are missing in it.
 
     Times are those of this machine's clock. A link between machines has two ends in the file, as a link within a machine
     has: a frame enters it when it arrives from the network between the machines.
@@ -206,8 +207,10 @@ def capture_command(file: Path, cluster: str, target: str, path: Path, duration:
         return
     by_end = ", ".join(f"{number} at {end}" for end, number in sorted(captured.frames.items()))
     echo(f"{sum(captured.frames.values())} frames" + (f": {by_end}" if by_end else ""), err=True)
-    if machines_gone:
-        echo(f"warning: the cluster was taken down on machine {', '.join(machines_gone)}", err=True)
+    for error in captured.lost.values():
+        echo(f"warning: {error}; its frames are missing", err=True)
+    if taken_down := [machine for machine in machines_gone if machine not in captured.lost]:
+        echo(f"warning: the cluster was taken down on machine {', '.join(taken_down)}", err=True)
     if not is_complete:
         echo("warning: the capture is incomplete: some frames or fates are missing", err=True)
 
@@ -224,8 +227,8 @@ def _open_for_writing(path: Path) -> int:
 
 
 def _await_end(running: Workers, cluster: str, stop: int, seconds: float) -> list[str]:
-    """Wait until `stop` is readable, the time is over, or the cluster is gone; return the machines on which it is gone.
-    seconds: 0: no limit."""
+    """Wait until `stop` is readable, the time is over, or the cluster or a machine is gone; return the machines on which the
+    cluster is gone, or which are lost. seconds: 0: no limit."""
     deadline = time.monotonic() + seconds if seconds else float("inf")
     machines = _machines_with(running, cluster)
     while True:
@@ -238,8 +241,12 @@ def _await_end(running: Workers, cluster: str, stop: int, seconds: float) -> lis
 
 
 def _machines_with(running: Workers, cluster: str) -> list[str]:
-    """Return the machines on which a part of a cluster is up."""
-    from testbed.machines.remote_workers import call_each
+    """Return the machines on which a part of a cluster is up, without those that are lost."""
+    from testbed.errors import TestbedError
+    from testbed.machines.remote_workers import WorkerLostError, try_call_each
 
-    parts = call_each(running, "present", name=dict.fromkeys(running, cluster))
-    return [machine for machine, part in parts.items() if part["owners"]]
+    parts = try_call_each(running, "present", name=dict.fromkeys(running, cluster))
+    for part in parts.values():
+        if isinstance(part, TestbedError) and not isinstance(part, WorkerLostError):
+            raise part
+    return [machine for machine, part in parts.items() if not isinstance(part, TestbedError) and part["owners"]]

@@ -21,6 +21,7 @@ from testbed.cluster.records.ownership import temporary_directory
 from testbed.cluster.records.state import Store
 from testbed.errors import TestbedError, UnsupportedError, errors_naming, reason_of
 from testbed.fabric import pcapng
+from testbed.machines.remote_workers import WorkerLostError
 from testbed.machines.spread import Workers, clock_of
 from testbed.machines.spread_faults import incoming_directions, spread_state
 from testbed.observe.decoding.capture_reader import CaptureReader, Frame, Interface
@@ -81,11 +82,12 @@ class OpenCaptures:
 
 @dataclass(slots=True)
 class SpreadCapture:
-    """Result of a capture, valid after its end. frames: number of frames, by end of a link. complete: whether all machines
-    captured every frame with its fate."""
+    """Result of a capture, valid after its end. frames: number of frames, by end of a link. lost: errors of machines that
+    were lost with their frames, by machine. complete: whether all machines captured every frame with its fate."""
 
     path: Path
     frames: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
     complete: bool = False
 
 
@@ -93,8 +95,8 @@ class SpreadCapture:
 def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[SpreadCapture]:
     """Context manager: capture the frames of the target's links on all machines into one pcapng file.
 
-    target: a link, a node or switch (all its links), or "all". Raises NotFoundError, UnsupportedError for a tag,
-    TestbedError if the file cannot be written.
+    target: a link, a node or switch (all its links), or "all". The frames of a machine that is lost before the end are
+    missing in the file. Raises NotFoundError, UnsupportedError for a tag, TestbedError if the file cannot be written.
     """
     if target.startswith(SELECTOR):
         raise UnsupportedError(
@@ -117,7 +119,10 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
         yield result
     finally:
         for machine, number in numbers.items():
-            replies[machine] = workers[machine].call("captured", None, number=number)
+            try:
+                replies[machine] = workers[machine].call("captured", None, number=number)
+            except WorkerLostError as error:
+                result.lost[machine] = str(error)
     frames: list[Frame] = []
     for machine, reply in replies.items():
         for frame in _incoming_frames(state.parts[machine], base64.b64decode(reply["file"]), machine):
@@ -131,7 +136,7 @@ def capturing(running: Workers, name: str, target: str, path: Path) -> Iterator[
         raise TestbedError(f"the capture cannot be written: {reason_of(error)}") from error
     for frame in frames:
         result.frames[frame.interface.name] = result.frames.get(frame.interface.name, 0) + 1
-    result.complete = all(reply["complete"] for reply in replies.values())
+    result.complete = not result.lost and all(reply["complete"] for reply in replies.values())
 
 
 def _incoming_frames(part: Layout, data: bytes, machine: str) -> Iterator[Frame]:
