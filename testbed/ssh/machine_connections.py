@@ -88,9 +88,13 @@ class LineChannel:
         return line
 
     def last_error_line(self) -> str:
-        """Return the last line on the program's standard error. The program must have ended."""
+        """Return the last line on the standard error of a program that has ended; empty if there is none, or the stream does
+        not end within CONNECT_TIMEOUT, since a process that the program has started keeps it open."""
         self._channel.settimeout(CONNECT_TIMEOUT)
-        lines = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip().splitlines()
+        try:
+            lines = self._channel.makefile_stderr("rb").read().decode(errors="replace").strip().splitlines()
+        except TimeoutError:
+            return ""
         return lines[-1] if lines else ""
 
     def end_reason(self) -> str:

@@ -38,6 +38,26 @@ def test_lines_of_several_threads_are_not_interleaved() -> None:
     assert channel.sent.count(b"\n") == 21
 
 
+class OpenErrorStream(io.BytesIO):
+    def read(self, size: int | None = -1) -> bytes:
+        del size
+        raise TimeoutError  # as paramiko's file does if the stream stays open
+
+
+class ChannelOfADaemonsParent(ChunkedChannel):
+    """A channel whose program has ended, and has left a process that keeps its standard error open."""
+
+    def settimeout(self, timeout: float) -> None:
+        del timeout
+
+    def makefile_stderr(self, _mode: str) -> io.BytesIO:
+        return OpenErrorStream()
+
+
+def test_a_standard_error_that_stays_open_has_no_last_line() -> None:
+    assert LineChannel([], ChannelOfADaemonsParent()).last_error_line() == ""
+
+
 class BrokenChannel(ChunkedChannel):
     def sendall(self, data: bytes) -> None:
         del data
