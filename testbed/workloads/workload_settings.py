@@ -18,8 +18,11 @@ LARGEST_MESSAGE: Final = 255 * 2**20
 
 
 def parse_sizes(value: object) -> tuple[int, ...]:
-    """Parse ``1,4,64KiB``, or ``4..1MiB``: the first size, doubled up to and including the last. Raises UnitError."""
+    """Parse ``1,4,64KiB``, or ``4..1MiB``: the first size, doubled while it is below the last, and the last. A list of sizes
+    must not be empty. Raises UnitError."""
     if not isinstance(value, str):
+        if value in ([], ()):
+            raise UnitError(value, "one or more sizes")
         return tuple(units.parse_size(size) for size in (value if isinstance(value, list | tuple) else [value]))
     sizes: list[int] = []
     for part in value.split(","):

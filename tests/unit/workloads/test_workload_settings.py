@@ -126,3 +126,8 @@ def test_ranges_of_sizes_must_increase() -> None:
     with pytest.raises(ValueError, match="sizes that grow"):
         parse_sizes("8..4")
     assert parse_sizes("0..4") == (0, 1, 2, 4)
+
+
+def test_a_list_of_sizes_must_not_be_empty() -> None:
+    with pytest.raises(DescriptionError, match=r"sizes.*one or more sizes"):
+        parse_settings(EverySetting, {"sizes": []}, "every")
