@@ -60,8 +60,9 @@ def _ends_of(links: Iterable[Link], placement: Placement) -> Iterator[tuple[Link
 def parts(layout: Layout, name: str, placement: Placement, underlays: Underlays) -> dict[str, Layout]:
     """Return the part of each machine that has nodes or switches. name: name of the cluster.
 
-    Raises UnsupportedError for an underlay whose MTU is too small, and for links between machines whose delay is
-    shorter than the underlay's, or whose datapath is not the relay.
+    Raises UnsupportedError for an underlay whose MTU is too small, and for links between machines that have a delay or
+    jitter and whose delay is shorter than the underlay's, that use `jitter_file` or `rate_trace`, or whose datapath is none
+    of auto, relay and direct.
     """
     mtu = max((nic.mtu for node in layout.nodes for nic in node.nics), default=1500)
     reasons = [*_small_mtus(mtu, placement, underlays), *_refusals(layout, placement, underlays)]
@@ -137,8 +138,8 @@ def _reasons(link: Link, a: str, b: str, underlays: Underlays) -> Iterator[str]:
 
 
 def vxlan_ids(name: str, links: tuple[str, ...]) -> dict[str, int]:
-    """Return the VXLAN id of each link, a hash of the names of cluster and link. So both machines derive the same id, also
-    after changes of the cluster."""
+    """Return the VXLAN id of each link: a hash of the names of cluster and link, or the next free id if that is in use. So a
+    link usually keeps its id when others change."""
     ids: dict[str, int] = {}
     used_ids = {0}
     for link in links:

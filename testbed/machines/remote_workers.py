@@ -76,8 +76,8 @@ class WorkerLostError(UnreachableError):
 
 
 class RemoteWorker:
-    """Client of a machine's worker, which answers requests in order. A thread sends keepalives; without them the worker
-    exits. messages: number of messages sent and received so far, without keepalives."""
+    """Client of a machine's worker, which answers requests in order. A thread sends keepalives; without any input the worker
+    exits after `request_reader.SILENCE`. messages: number of messages sent and received so far, without keepalives."""
 
     def __init__(self, machine: Machine, channel: LineChannel) -> None:
         self.machine = machine

@@ -44,7 +44,8 @@ class Chosen:
 
 def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
     """Find a workload and check its settings. settings: a user's texts, or values, by name. Raises NotFoundError;
-    DescriptionError for settings; TestbedError, with a traceback, for a file whose import fails."""
+    DescriptionError for settings, and for an object that is no workload; TestbedError, with a traceback, for a file whose
+    import fails."""
     name = form if isinstance(form, str) else _name(form)
     loaded: object = _load(form) if isinstance(form, str) else form
     if isinstance(form, str):

@@ -1,8 +1,8 @@
 """Streams over a protocol that loses messages: there is no flow control, and lost messages are counted.
 
-Each message has its number as its tag, which identifies duplicate and late messages. The sender reports the end of the
-stream over a reliable channel; messages that are still missing after `QUIET` count as lost. The measured time does not
-include this waiting time.
+The tag of a message is its number plus the first tag of its stream, which identifies duplicate and late messages. The
+sender reports the end of the stream over a reliable channel; messages that are still missing after `QUIET` count as lost.
+The measured time does not include this waiting time.
 """
 
 from __future__ import annotations

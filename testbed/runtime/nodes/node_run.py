@@ -92,7 +92,8 @@ class Run:
         """Start the node processes; return when every program has been started.
 
         logs: a directory for the nodes' output. directory: the cluster's directory, for events. on_ready: called when all
-        NICs are up, before any program is started. Raises NodeDiedError, ProgramError, StuckError, KernelError.
+        NICs are up, before any program is started. Raises NodeDiedError, ProgramError, FirmwareError, StuckError,
+        KernelError, and the errors of `on_ready`.
         """
         self._orders = orders
         self._logs = logs
@@ -206,7 +207,8 @@ class Run:
 
     def restart(self, node: str) -> None:
         """Restart a node process that `crash` has ended, with a new incarnation of its NIC and its program from the
-        beginning; return when the program has been started. Raises ProgramError, NodeDiedError, StuckError."""
+        beginning; return when the program has been started. Raises the errors of `wait`; StuckError if the process is not
+        ready within TIMEOUT."""
         channel, end = Channel.pair()
         self._channels[node].close()
         self._channels[node] = channel
@@ -238,12 +240,13 @@ class Run:
             self._channels[node].send("model", fault)
 
     def wait(self, seconds: float, without: Collection[str] = (), *, patience: float | None = None) -> RunOutcome:
-        """Wait until every program has ended, and end the run. seconds: maximum for the complete run. without: nodes whose
-        death is no error. patience: maximum seconds without any progress (see `run_progress`), which must exceed both the
-        time for which a program computes or sleeps and the duration of a transfer; None: no limit.
+        """Wait until every program has ended, and end the run. seconds: maximum time from this call to the end of the last
+        program. without: nodes whose death or error is no error of the run. patience: maximum seconds without any progress
+        (see `run_progress`), which must exceed both the time for which a program computes or sleeps and the duration of a
+        transfer; None: no limit.
 
-        Raises ProgramError, FirmwareError, NodeDiedError and ClusterEndedError at once; StuckError when `seconds` or
-        `patience` is exceeded.
+        Raises ProgramError, FirmwareError, NodeDiedError, ClusterEndedError and the errors of scheduled calls at once;
+        StuckError when `seconds` or `patience` is exceeded, or a node sends no report within TIMEOUT of the end.
         """
         began = progressed = checked = time.monotonic()
         interval = seconds if patience is None else patience / _CHECKS
@@ -378,7 +381,8 @@ class Run:
         self._started = started
 
     def _wait_for(self, word: str, without: Collection[str]) -> None:
-        """Wait until every node has sent a message with this word. Raises StuckError."""
+        """Wait until every node has sent a message with this word. Raises StuckError after TIMEOUT, and the errors of
+        `_has_sent` and `_receive`."""
         deadline = time.monotonic() + TIMEOUT
         while not all(self._has_sent(name, word, without) for name in self._messages):
             if not self._receive(deadline):

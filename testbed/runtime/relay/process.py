@@ -56,8 +56,8 @@ class Process:
         self._log: LogFile | None = None
 
     def prepare(self) -> None:
-        """Apply the orders, and listen for commands. Raises the errors of `Relay.load`, and NotFoundError if the orders have
-        no link for this process."""
+        """Apply the orders, and listen for commands. Raises the errors of `RelayPaths.read_orders` and `Relay.load`,
+        NotFoundError if the orders have no link for this process, and SystemExit if the cluster is gone."""
         _raise_priority()
         self._load()
         self._tallies.settle()

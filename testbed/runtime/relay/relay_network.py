@@ -3,10 +3,10 @@
 The switches and the cables between them exist only in the model; only a NIC's end of a link is an interface. A frame enters
 the network at the kernel's receive timestamp, or at the network's time if that is later.
 
-Up to 16 frames that a NIC's link does not accept yet wait in the relay. If there are more, a NIC that has sent ASK gets
-STOP, and its socket is not read until most of the waiting frames have entered the network. Frames in flight then wait
-in the socket's buffer, which has room for the complete window that the NIC may use (`testbed.fabric.stop_go`). So
-nothing is lost, however late the relay or the node process is.
+Frames that a NIC's link does not accept yet wait in the relay. Once there are more than 16, the NIC's socket is not read
+until most of them have entered the network, and a NIC that has sent an ASK gets STOP. Frames in flight then wait in the
+socket's buffer, which has room for the complete window that such a NIC may use (`testbed.fabric.stop_go`). So no frame of a
+NIC with flow control is lost, however late the relay or the node process is.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class ChannelForwarder(ForwardedDirection):
 class Uplink:
     """Entry of a NIC's frames into the network, with flow control.
 
-    stops: number of STOPs sent to the NIC. waited: number of frames that had to wait in the relay. stamp: receive
-    timestamp of the frame that was offered last, monotonic nanoseconds.
+    stops: number of STOPs sent to the NIC, without those in answer to an ASK. waited: number of frames that had to wait
+    in the relay. stamp: receive timestamp of the frame that was offered last, monotonic nanoseconds.
     """
 
     __slots__ = (

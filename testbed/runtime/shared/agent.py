@@ -394,7 +394,7 @@ class SharedAgent:
             slots = enumerate(self._slots)
             index = next((slot for slot, (function, host) in slots if function.hosts[host] is None), None)
             if index is None:
-                problem = f"all {len(self._slots)} functions of this NIC have a host process"
+                problem = f"this NIC is for {len(self._slots)} host processes, which have all attached: end one of them"
         elif not isinstance(index, int) or not 0 <= index < len(self._slots):
             problem = f"this NIC has functions 0 to {len(self._slots) - 1}, got {index!r}"
         elif self._slots[index][0].hosts[self._slots[index][1]] is not None:

@@ -113,18 +113,19 @@ class Attachment:
             raise NicGoneError(f"the agent of the NIC has ended: {error}") from error
 
     def report(self) -> dict[str, Any]:
-        """Ask the agent for its report. Raises NicGoneError."""
+        """Ask the agent for its report. Raises NicGoneError, and FirmwareError if the agent sends its error instead."""
         return self._query({"do": "report"})[0]
 
     def pending_work(self) -> list[str]:
         """Ask the agent for sentences about what the NIC waits for. Can be called in a signal handler, also during another
-        query. Raises NicGoneError."""
+        query. Raises the errors of `report`."""
         if self._is_querying:
             return ["its agent is handling another query"]
         return [str(sentence) for sentence in self._query({"do": "waiting"}, _STATE_TIMEOUT)[0]["waiting"]]
 
     def _query(self, query: dict[str, Any], timeout: float = _REPLY_TIMEOUT) -> tuple[dict[str, Any], list[int]]:
-        """Send a query; return the reply and the descriptors passed with it. timeout: seconds."""
+        """Send a query; return the reply and the descriptors passed with it. timeout: seconds. Raises the errors of
+        `report`."""
         self._is_querying = True
         try:
             attach_protocol.send(self._connection, query)
@@ -194,7 +195,7 @@ class HostDriver:
 
     def wait(self, deadline: int | None) -> Sequence[int]:
         """Take completions, and run the tasks that they wake, until a watched descriptor is ready or the deadline has come;
-        return the ready descriptors. Raises NicGoneError."""
+        return the ready descriptors. Raises NicGoneError, and FirmwareError for an error of firmware or host library."""
         nic, loop, on_completion, now = self._nic, self.loop, self._host.on_completion, time.monotonic_ns
         polling = loop.polling
         if polling:
@@ -245,7 +246,7 @@ class HostDriver:
 
     def _poll(self) -> Sequence[int]:
         """Take the pending completions before a program that polls runs again. If there are none, sleep until an event or a
-        deadline, so that the agent and other processes run. Raises NicGoneError."""
+        deadline, so that the agent and other processes run. Raises the errors of `wait`."""
         self._polls += 1
         if not self._polls % _CHECK_INTERVAL:
             self._check_agent()
@@ -291,7 +292,8 @@ class HostDriver:
 
     def _check_agent(self) -> None:
         """Check that the agent runs. Completions that it posted before its end are still delivered, since peers may already
-        know of them. Raises NicGoneError, unless these completions end the program."""
+        know of them. Raises NicGoneError, unless these completions end the program, and FirmwareError when the agent has
+        sent its error."""
         try:
             self._nic.check_agent()
         except NicGoneError:

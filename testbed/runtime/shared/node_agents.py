@@ -45,7 +45,7 @@ class SharedNodeNic:
         self.driver.set_host(host)
 
     def update_counts(self) -> None:
-        """Update the counts by a query of the agent. Raises NicGoneError."""
+        """Update the counts by a query of the agent. Raises the errors of `Attachment.report`."""
         report = self._attachment.report()
         self._counted = dict(report["counted"])
         if self._has_workers:
@@ -66,7 +66,7 @@ class SharedNodeNic:
         return []
 
     def pending_work(self) -> list[str]:
-        """Return sentences about what the NIC waits for. Raises NicGoneError."""
+        """Return sentences about what the NIC waits for. Raises the errors of `Attachment.report`."""
         return self._attachment.pending_work()
 
 

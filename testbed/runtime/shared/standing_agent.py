@@ -89,7 +89,7 @@ class StandingAgent:
         self._directory = queries.parent
 
     def prepare(self) -> None:
-        """Enter the node and accept host processes. Raises TestbedError, OSError."""
+        """Enter the node and accept host processes. Raises TestbedError, OSError, and SystemExit if the cluster is gone."""
         namespaces.enter(self._namespace)
         try:
             self._agent = SharedAgent(self._config)
