@@ -21,8 +21,9 @@ _REQUEST, _ANSWER, _READY = 1, 2, 3  # tags
 class LogP(Workload):
     """LogP's parameters o_s, o_r, g and L between ranks 0 and 1, LogGP's G, and the underlying signature.
 
-    size: bytes of requests and answers. bursts: the values of M. rounds: number of bursts of each kind, of which the median
-    is used. sizes: bytes of the messages for G.
+    size: bytes of requests and answers. bursts: the values of M; o_s is the time per request at the smallest, which should
+    be 1, and g comes from the smallest and the largest. rounds: number of bursts of each kind, of which the median is used.
+    sizes: bytes of the messages for G.
     """
 
     supports_restarts = False
@@ -33,8 +34,8 @@ class LogP(Workload):
     sizes: MessageSizes = (1024, 4096, 16384, 65536)
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or len(self.bursts) < 2 or min(self.bursts) < 1:
-            raise ValueError("rounds: 1 or more; bursts: two or more, each 1 or more")
+        if self.rounds < 1 or len(set(self.bursts)) < 2 or min(self.bursts) < 1:
+            raise ValueError("rounds: 1 or more; bursts: two or more different ones, each 1 or more")
 
     async def rank(self, comm: Comm, node: Node) -> None:
         if comm.rank > 1:

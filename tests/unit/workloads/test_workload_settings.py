@@ -10,6 +10,7 @@ import pytest
 from testbed.errors import DescriptionError
 from testbed.workloads.form import Comm, Node, Workload
 from testbed.workloads.lookup import choose
+from testbed.workloads.mpi_logp import LogP
 from testbed.workloads.workload_settings import (
     Duration,
     Rate,
@@ -131,3 +132,8 @@ def test_ranges_of_sizes_must_increase() -> None:
 def test_a_list_of_sizes_must_not_be_empty() -> None:
     with pytest.raises(DescriptionError, match=r"sizes.*one or more sizes"):
         parse_settings(EverySetting, {"sizes": []}, "every")
+
+
+def test_a_gap_needs_two_different_bursts() -> None:
+    with pytest.raises(DescriptionError, match="bursts: two or more different ones"):
+        choose(LogP, {"bursts": "4,4"})
