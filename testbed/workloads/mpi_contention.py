@@ -13,7 +13,7 @@ from testbed.workloads.request_retries import RetryingClient, answer_retries
 from testbed.workloads.request_server import MAX_RECEIVES, REPLY, REQUEST, Server
 from testbed.workloads.workload_settings import Duration, MessageSize
 
-_NUMBERS_PER_STEP: Final = 1 << 20  # distance between the first request numbers of consecutive measurements
+_NUMBERS_PER_STEP: Final = 1 << 20  # minimum distance of the first request numbers of two measurements
 
 
 class Contention(Workload):
@@ -21,7 +21,7 @@ class Contention(Workload):
 
     A request has `size` bytes, its answer 0; every client has `window` requests in flight. time: duration of the measurement
     for each number of clients. retry: retransmission timeout over a protocol that loses messages; rows have the number of
-    retransmitted requests.
+    retransmissions.
     """
 
     supports_loss = True

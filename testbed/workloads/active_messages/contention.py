@@ -25,7 +25,7 @@ class ActiveContention(Native[ActiveMessages]):
 
     def __post_init__(self) -> None:
         if not self.clients or min(self.clients) < 1 or self.time < 4:
-            raise ValueError("clients: each 1 or more; time: more than 0")
+            raise ValueError("clients: each 1 or more; time: 4 ns or more")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
         max_clients = max(self.clients)

@@ -42,7 +42,7 @@ class ActiveNetworks(Native[ActiveMessages]):
 
     def __post_init__(self) -> None:
         if not self.networks or min(self.networks) < 1 or self.time < 4 or self.switch < 0:
-            raise ValueError("networks: each 1 or more; time: more than 0; switch: 0 or more")
+            raise ValueError("networks: each 1 or more; time: 4 ns or more; switch: 0 or more")
 
     async def program(self, library: ActiveMessages, node: Node) -> None:
         max_networks = max(self.networks)
