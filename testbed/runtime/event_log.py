@@ -7,6 +7,7 @@ Processes append independently. Each line is written in one call, so that lines 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -40,6 +41,13 @@ def record(directory: Path, event: str, **attributes: object) -> None:
         announce(f"write {directory / FILE}")
     finally:
         os.close(descriptor)
+
+
+def record_if_possible(directory: Path, event: str, **attributes: object) -> None:
+    """Record an event as `record`; do nothing if the log cannot be written, for example on a full disk. For processes that
+    have to continue without the event, such as the relay."""
+    with contextlib.suppress(OSError):
+        record(directory, event, **attributes)
 
 
 def read(directory: Path) -> Iterator[Mapping[str, Any]]:

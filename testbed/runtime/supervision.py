@@ -161,5 +161,5 @@ class Supervision:
     def _record_failure(self, reason: str) -> None:
         """Record a failure as an event, unless the last one had the same reason."""
         if reason != self._last_reason:
-            event_log.record(self._directory, "supervisor not restarted", reason=reason)
+            event_log.record_if_possible(self._directory, "supervisor not restarted", reason=reason)
             self._last_reason = reason

@@ -360,7 +360,9 @@ class Run:
             self._needs_restore = bool(status)
             if status:
                 code = os.waitstatus_to_exitcode(status)
-                event_log.record(self._directory, "node parent died", nodes=[*self._messages], pid=pid, code=code)
+                event_log.record_if_possible(
+                    self._directory, "node parent died", nodes=[*self._messages], pid=pid, code=code
+                )
 
     def _restore_offloads(self) -> None:
         """Restore the NICs' offloads in place of the parent of the node processes, in a child process."""

@@ -242,10 +242,14 @@ class _WarmParent:
         del self._children[child.pidfd]
         code = os.waitstatus_to_exitcode(status)
         if child.is_agent:
-            event_log.record(self._cluster_directory, "NIC agent died", node=child.name, pid=child.pid, code=code)
+            event_log.record_if_possible(
+                self._cluster_directory, "NIC agent died", node=child.name, pid=child.pid, code=code
+            )
             return
         if status:
-            event_log.record(self._cluster_directory, "node process died", node=child.name, pid=child.pid, code=code)
+            event_log.record_if_possible(
+                self._cluster_directory, "node process died", node=child.name, pid=child.pid, code=code
+            )
         self._send("ended", (child.name, status))
 
     def _send(self, word: str, data: object) -> None:
@@ -298,7 +302,7 @@ def restore_offloads(orders: RunOrders, cluster_directory: Path) -> None:
                     _restore(placement, allowed[placement.node_name])
     except (TestbedError, OSError) as error:
         reason = reason_of(error) if isinstance(error, OSError) else str(error)
-        event_log.record(
+        event_log.record_if_possible(
             cluster_directory,
             "offloads left off",
             nodes=[placement.name for placement in orders.placements],

@@ -124,7 +124,7 @@ class Process:
 
     def _on_log_end(self, reason: str) -> None:
         log = self._log.path if self._log is not None else ""
-        event_log.record(self._paths.directory, "fates untold", log=log, reason=reason)
+        event_log.record_if_possible(self._paths.directory, "fates untold", log=log, reason=reason)
 
     def _write(self, record: Record) -> None:
         self._watchers.note(record)
@@ -155,7 +155,7 @@ class Process:
                 warning = warnings.take_due(now, forwarder.lateness.late_frames, socket.update_statistics().lost)
                 if warning is not None:
                     late, lost, span = warning
-                    event_log.record(
+                    event_log.record_if_possible(
                         self._paths.directory,
                         "relay behind",
                         link=name,
