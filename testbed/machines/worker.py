@@ -14,6 +14,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from io import TextIOWrapper
@@ -114,7 +115,8 @@ def _status(name: str) -> object:
 
 
 def _execute(requests: RequestReader, name: str, node: str, command: Sequence[str]) -> object:
-    """Run a program in a node; its process group is killed if the controller disconnects."""
+    """Run a program in a node until it has ended and its output is closed. If the controller disconnects, kill the program's
+    process group and raise TestbedError; a process that has left the group may keep the output open."""
     store = Store()
     context = node_context(store, store.choose(name), node)
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
@@ -128,7 +130,9 @@ def _execute(requests: RequestReader, name: str, node: str, command: Sequence[st
                 return {"code": program.returncode, "stdout": stdout, "stderr": stderr}
             except subprocess.TimeoutExpired:
                 if not requests.is_open():
-                    os.killpg(program.pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):
+                        os.killpg(program.pid, signal.SIGKILL)
+                    raise TestbedError("the controller has disconnected") from None
 
 
 CALLS: Final[Mapping[str, Callable[..., object]]] = {
