@@ -185,7 +185,8 @@ class Run:
 
     def crash(self, node: str, *, restarts: bool = False) -> None:
         """Kill a node process that has not ended, and wait for its end. restarts: whether `restart` will be called, so that
-        `wait` waits for the restarted program; otherwise `wait` does not wait for the node any more. Raises StuckError."""
+        `wait` waits for the restarted program; otherwise `wait` does not wait for the node any more. Raises StuckError, and
+        NodeDiedError or ClusterEndedError if all processes or the cluster have ended."""
         self._crashed[node] = restarts
         self._paused.discard(node)
         self.kill(node)
