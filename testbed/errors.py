@@ -33,8 +33,8 @@ class Problem:
     """One problem of a description.
 
     path: its location, such as ``link[3].delay``; empty for the whole file. found: the value found, shortened for
-    display; empty if there is none. expected: the expected value, as a phrase. suggestion: the nearest valid name, or
-    empty.
+    display; empty if there is none. expected: the expected value, as a phrase; empty if `found` is a complete
+    description of the problem. suggestion: the nearest valid name, or empty.
     """
 
     path: str
@@ -44,6 +44,8 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""
+        if not self.expected:
+            return f"{where}{self.found}"
         actual = f"found {self.found}, " if self.found else ""
         hint = f" — did you mean {self.suggestion!r}?" if self.suggestion else ""
         return f"{where}{actual}expected {self.expected}{hint}"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import testbed
+from protocols.am2.plug import plug
+from protocols.core.protocol import Configurable
 from protocols.emp.settings import Settings
 from testbed.cli.main import testbed as command
-from testbed.controller.runs.runner import RunResult
+from testbed.controller.runs.runner import RunResult, configured, protocol_of
 from testbed.errors import DescriptionError, UnsupportedError
 from testbed.runtime.nodes.node_run import ProgramError
 from testbed.spec.model import Description
@@ -118,6 +121,30 @@ def test_invalid_settings_of_via_and_openmx_are_description_errors(
 ) -> None:
     with pytest.raises(DescriptionError, match=message):
         pingpong(firmware, protocol)
+
+
+def test_an_invalid_setting_of_am2s_mapper_is_a_description_error() -> None:
+    with pytest.raises(DescriptionError, match="found watch = 0, expected 1 or more"):
+        pingpong({"watch": 0}, "am2")
+
+
+@dataclass(frozen=True)
+class ForeignSettings:
+    """Settings whose errors do not have the form of the built-in protocols' errors."""
+
+    depth: int = 1
+
+    def __post_init__(self) -> None:
+        raise ValueError(f"depth must be a power of two, got {self.depth}")
+
+
+def test_a_settings_error_of_another_form_is_shown_whole() -> None:
+    protocol = replace(protocol_of("am2", "sim"), configurable=Configurable(ForeignSettings, lambda _: plug()))
+    with pytest.raises(DescriptionError) as caught:
+        configured(protocol, "mine", {"depth": 3}, "generated", "inline")
+    assert str(caught.value) == (
+        "the settings of the firmware of mine: 1 problem\n  depth must be a power of two, got 3"
+    )
 
 
 def test_settings_of_a_kernel_protocol_are_rejected() -> None:

@@ -434,11 +434,12 @@ def configured(
         raise UnsupportedError(f"the firmware of {name} has {reason}: leave --firmware out")
     form, owner = protocol.configurable.form, f"the firmware of {name}"
     try:
-        values = form(**parse_settings(form, settings, owner))
+        return replace(protocol, plug=protocol.configurable.plug(form(**parse_settings(form, settings, owner))))
     except ValueError as error:
-        value, _, allowed = str(error).rpartition(": ")
-        raise DescriptionError(f"the settings of {owner}", [Problem("", value, allowed)]) from error
-    return replace(protocol, plug=protocol.configurable.plug(values))
+        text = str(error)
+        value, _, allowed = text.rpartition(": ")  # the form "VALUE: ALLOWED" of the errors of built-in protocols
+        problem = Problem("", value, allowed) if value and allowed else Problem("", text, "")
+        raise DescriptionError(f"the settings of {owner}", [problem]) from error
 
 
 def _refuse_losses(chosen: Chosen, protocol: str, check: bool | None) -> None:
