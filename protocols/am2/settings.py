@@ -110,14 +110,14 @@ class Settings:
             raise ValueError(f"retries = {self.retries}: 1 or more")
         if not 1 <= self.credits <= MAX_CREDITS:
             raise ValueError(f"credits = {self.credits}: 1 to {MAX_CREDITS}, the entries of a ring")
-        for name in ("frames", "endpoints", "handlers", "translations", "mappings"):
+        for name in ("frames", "endpoints", "translations", "mappings"):
             if not 1 <= getattr(self, name) <= 1 << 16:
                 raise ValueError(f"{name} = {getattr(self, name)}: 1 to 65536")
-        if self.handlers > 256:
+        if not 1 <= self.handlers <= 256:
             raise ValueError(f"handlers = {self.handlers}: 1 to 256")
         if not 0 <= self.attempts <= 30:
             raise ValueError(f"attempts = {self.attempts}: 0 to 30 (an exponent of 2)")
-        for name in ("detour", "attempt", "stay", "congestion"):
+        for name in ("detour", "attempt", "stay", "congestion", "keepalive"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} = {getattr(self, name)}: 0 or more")
         for name in ("medium", "packet"):

@@ -106,6 +106,10 @@ def test_invalid_settings_of_am2_are_description_errors() -> None:
         pingpong({"frame": 3}, "am2")
     with pytest.raises(DescriptionError, match="found frames = 0, expected 1 to 65536"):
         pingpong({"frames": 0}, "am2")
+    with pytest.raises(DescriptionError, match="found keepalive = -1, expected 0 or more"):
+        pingpong({"keepalive": -1}, "am2")
+    with pytest.raises(DescriptionError, match="found handlers = 65536, expected 1 to 256"):
+        pingpong({"handlers": 65536}, "am2")
 
 
 @pytest.mark.parametrize(
