@@ -37,13 +37,17 @@ class Bundle:
         return endpoint
 
     def move(self, endpoint: Endpoint) -> None:
-        """AM_MoveEndpoint: move an endpoint from another bundle of this node to this one. Raises ValueError for an
-        endpoint of another node."""
+        """AM_MoveEndpoint: move an endpoint from another bundle of this node to this one. Tasks that wait for either
+        bundle are woken, since a send from this endpoint now waits for this bundle. Raises ValueError for an endpoint
+        of another node."""
         if endpoint.library is not self.library:
             raise ValueError("an endpoint cannot be moved to a bundle of another node")
-        endpoint.bundle.endpoints.remove(endpoint)
+        former = endpoint.bundle
+        former.endpoints.remove(endpoint)
         endpoint.bundle = self
         self.endpoints.append(endpoint)
+        former.wake()
+        self.wake()
 
     def poll(self) -> Coroutine[Completion[None], None, int]:
         """AM_Poll, awaited: poll all endpoints. Returns the number of messages handled."""

@@ -309,6 +309,20 @@ def test_a_request_that_waits_for_a_credit_handles_messages_of_its_bundle_only()
     request.close()
 
 
+def test_a_request_that_waits_for_a_credit_continues_after_its_endpoint_moves_to_another_bundle() -> None:
+    host = Host(Settings(credits=1, medium=1024, packet=1024))
+    endpoint = host.endpoint()
+    assert endpoint.try_request(0, 1)
+    request = endpoint.request(0, 1)
+    first = request.send(None)
+    host.am.allocate_bundle().move(endpoint)
+    assert first.done, "the task is woken"
+    second = request.send(None)
+    endpoint.wake()
+    assert second.done, "the task waits for the endpoint's present bundle"
+    request.close()
+
+
 # Residency.
 
 
