@@ -22,6 +22,7 @@ from protocols.am2.card import BROADCAST, Card, adapt_settings
 from protocols.am2.codec import KIND_ACK, KIND_MESSAGE, KIND_NACK, REASON_NO_MAPPING, REASON_RESTARTED
 from protocols.am2.counters import Counters
 from protocols.am2.mapping_port import MappingPort
+from protocols.am2.nic_endpoint import NicEndpoint
 from protocols.am2.nic_memory import NicEndpointFrames
 from protocols.am2.peers import CachedHeader, Peer
 from protocols.am2.pending_notices import PendingNotices
@@ -94,7 +95,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         self._counters = card.counters
         self._sender = Sender(card)
         self._pending_notices = PendingNotices(self._sender)
-        self._residency = Residency(card, self._sender)
+        self._residency = Residency(card, self._sender, self._serve_privileged)
         if frames is not None:
             self._residency.attach(0, frames)
         self._leaving: Final = self._residency.leaving
@@ -320,9 +321,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
                 self._counters.invalid += endpoint is None or endpoint.frames.is_trusted
                 return
             if endpoint is card.privileged:
-                self._mapping_port.on_doorbell(endpoint)
-                if self._has_new_routes:
-                    self._send_waiting(now)
+                self._serve_privileged(now, endpoint)
             elif subject not in endpoint.messages:  # otherwise the doorbell is repeated
                 self._sender.on_message_written(now, endpoint, subject)
         elif subject == layout.AWAITED:
@@ -330,9 +329,15 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
         else:
             self._residency.on_doorbell(now, number, subject)
             if subject == layout.MAPPED and card.privileged is not None and card.privileged.page is not None:
-                self._mapping_port.on_doorbell(card.privileged)
+                self._serve_privileged(now, card.privileged)
         if self._loopback_frames:
             self._loopback.run(now, self.receive)
+
+    def _serve_privileged(self, now: int, endpoint: NicEndpoint) -> None:
+        """Process the entries of the privileged endpoint, and send the messages that have waited for routes in them."""
+        self._mapping_port.on_doorbell(endpoint)
+        if self._has_new_routes:
+            self._send_waiting(now)
 
     # Time.
 

@@ -9,7 +9,7 @@ if it were alone. The NIC limits the number of frames in use, and takes a frame 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from protocols.am2 import page as layout
@@ -36,12 +36,16 @@ class Residency:
         "_counters",
         "_hosts",
         "_loaded_at",
+        "_on_privileged_loaded",
         "_resident",
         "_sender",
         "leaving",
     )
 
-    def __init__(self, card: Card, sender: Sender) -> None:
+    def __init__(self, card: Card, sender: Sender, on_privileged_loaded: Callable[[int, NicEndpoint], object]) -> None:
+        """on_privileged_loaded: called with the time and the privileged endpoint after its load, since its entries are
+        not messages for the sender."""
+        self._on_privileged_loaded = on_privileged_loaded
         self._card = card
         self._counters = card.counters
         self._sender = sender
@@ -212,7 +216,10 @@ class Residency:
         self._resident[endpoint] = None
         endpoint.load(now, page)
         self._card.nic.interrupt(endpoint.number << layout.SUBJECT_BITS | layout.LOADED)
-        self._sender.on_loaded(now, endpoint, page)
+        if endpoint is self._card.privileged:
+            self._on_privileged_loaded(now, endpoint)
+        else:
+            self._sender.on_loaded(now, endpoint, page)
 
     def _unload(self, now: int, endpoint: NicEndpoint) -> None:
         """Make an endpoint leave its frame, after its minimum residence."""

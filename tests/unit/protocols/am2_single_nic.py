@@ -96,7 +96,9 @@ class SingleNic:
     `transmit_held_frames`. sent: frames. notifications: completions and interrupts, (endpoint, subject). peer: known
     incarnation of node 1; 0: none."""
 
-    def __init__(self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1) -> None:
+    def __init__(
+        self, settings: Settings | None = None, incarnation: int = 1, peer: int = 1, *, routed: bool = False
+    ) -> None:
         nic_settings = settings or Settings()
         self.now = 0
         self.sent: list[bytes] = []
@@ -104,7 +106,8 @@ class SingleNic:
         self.holds_frames = False
         self._callbacks: list[Callable[[int], object]] = []
         self.memory = NicMemory(nic_settings.frames)
-        self.firmware = Firmware(Adapter(0, ADDRESSES, incarnation=incarnation), self, self.memory, nic_settings)
+        adapter = Adapter(0, ADDRESSES, incarnation=incarnation, routed=routed)
+        self.firmware = Firmware(adapter, self, self.memory, nic_settings)
         if peer:
             self.introduce(peer)
 

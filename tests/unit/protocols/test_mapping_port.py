@@ -6,6 +6,7 @@ import pytest
 
 from protocols.active_messages.am_errors import Status
 from protocols.am2 import page as layout
+from protocols.am2.nic_memory import NO_ENDPOINT
 from protocols.myrinet.envelope import add_envelope
 from protocols.myrinet.mapper import codec
 from protocols.myrinet.mapper.route_tables import Path, Table, paths_of, split_table
@@ -23,8 +24,8 @@ class DaemonNic(SingleNic):
     """NIC of node 0, whose endpoint 4 is a mapper daemon's. send_staging, receive_staging:
     memory of the endpoint."""
 
-    def __init__(self, *, is_mapped: bool = True) -> None:
-        super().__init__()
+    def __init__(self, *, is_mapped: bool = True, routed: bool = False) -> None:
+        super().__init__(routed=routed)
         self.create(ENDPOINT)
         self.ring_doorbell(ENDPOINT, layout.PRIVILEGE)
         self.sent.clear()
@@ -80,6 +81,33 @@ def test_a_probe_packet_in_unmapped_memory_leaves_once_it_is_mapped() -> None:
     nic.map_staging()
     nic.ring_doorbell(SEND_STAGING, layout.MAPPED)
     assert nic.sent == [PROBE]
+
+
+def test_an_entry_written_while_the_daemons_endpoint_leaves_its_frame_is_processed_after_the_next_load() -> None:
+    nic = DaemonNic()
+    nic.ring_doorbell(ENDPOINT, layout.UNLOAD)
+    nic.elapse(10_000_000)
+    assert nic.notifications == [(ENDPOINT, layout.RELEASE)]
+    nic.post(layout.PROBE, PROBE)
+    assert nic.sent == []
+    nic.ring_doorbell(ENDPOINT, layout.RELEASED)
+    nic.memory.bound_endpoints[nic.memory.bound_endpoints.index(ENDPOINT)] = NO_ENDPOINT
+    nic.load(ENDPOINT)
+    assert nic.sent == [PROBE]
+    assert nic.owner(ENDPOINT, 0) == layout.FREE
+
+
+def test_a_message_that_waits_for_a_route_leaves_when_the_daemons_table_is_mapped() -> None:
+    nic = DaemonNic(is_mapped=False, routed=True)
+    nic.create(0)
+    nic.request(0)
+    assert nic.sent == []
+    (part,) = split_table(Table(9, 1, {1: Path(b"\x81", ADDRESSES[1])}), (), nic.firmware.settings.medium)
+    nic.post(layout.ROUTES, part, epoch=9, author=1)
+    assert nic.sent == []
+    nic.map_staging()
+    nic.ring_doorbell(SEND_STAGING, layout.MAPPED)
+    assert len(nic.sent) == 1
 
 
 def test_the_daemon_reads_the_routes_that_it_has_written() -> None:
