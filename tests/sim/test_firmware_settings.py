@@ -108,8 +108,8 @@ def test_invalid_settings_of_am2_are_description_errors() -> None:
         pingpong({"frames": 0}, "am2")
     with pytest.raises(DescriptionError, match="found keepalive = -1, expected 0 or more"):
         pingpong({"keepalive": -1}, "am2")
-    with pytest.raises(DescriptionError, match="found handlers = 65536, expected 1 to 256"):
-        pingpong({"handlers": 65536}, "am2")
+    with pytest.raises(DescriptionError, match="found handlers = 70000, expected 1 to 256"):
+        pingpong({"handlers": 70000}, "am2")
 
 
 @pytest.mark.parametrize(

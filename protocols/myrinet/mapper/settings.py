@@ -52,7 +52,7 @@ class Settings:
         if not 2 <= self.ports <= MAX_PORTS:
             raise ValueError(f"ports = {self.ports}: 2 to {MAX_PORTS}")
         if self.longest_timeout < self.timeout:
-            raise ValueError(f"longest_timeout must be {self.timeout} ns (timeout) or more, got {self.longest_timeout}")
+            raise ValueError(f"longest_timeout = {self.longest_timeout}: {self.timeout} ns (timeout) or more")
         if not 1 <= self.min_tries <= self.max_tries:
             raise ValueError(
                 f"min_tries = {self.min_tries}, max_tries = {self.max_tries}: 1 or more, and min_tries at most max_tries"
