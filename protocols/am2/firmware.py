@@ -358,7 +358,7 @@ class Firmware(firmware.Firmware, PeerEvents[Peer]):
             sender.scan(now)
             for number in sender.given_up_peers:
                 if mapper is not None:
-                    mapper.on_unreachable(now, number)
+                    mapper.on_unreachable(now, self._adapter.host_of(number))
             sender.given_up_peers.clear()
             if sender.undelivered_notices:
                 self._keep_notices(now)

@@ -43,8 +43,8 @@ _MAX_STAGGERED: Final = 64
 @dataclass(frozen=True, slots=True)
 class MapperIdentity:
     """Identity of the mapper's own NIC. number: of its node, unique and below 65535. incarnation: increases with every
-    restart. address: its MAC. siblings: MACs of the NIC's other functions, to which the mapper sends the routes
-    (`follower`)."""
+    restart. address: its MAC. siblings: MACs of the NIC's other functions, to which the mapper sends the routes, and
+    which may ask it for a check of the map (`follower`)."""
 
     number: int
     incarnation: int
@@ -136,7 +136,8 @@ class Mapper:
         self._run_task(now)
 
     def on_unreachable(self, now: int, number: int) -> None:
-        """Handle a report that the NIC does not reach a node: the leader should check the map at once."""
+        """Handle a report that the NIC does not reach a node: the leader should check the map at once. number: of the
+        node; of its first function, if its NIC has several."""
         if self.table is None or number in self.table.paths:
             self._hint(now)
 
@@ -164,7 +165,10 @@ class Mapper:
                 self._distributor.on_acknowledged(now, source, contents.version, part)
             elif kind == KIND_HINT:
                 self.counters.hints_received += 1
-                self._check_map(now)
+                if sender in self.identity.siblings:
+                    self._hint(now)
+                else:
+                    self._check_map(now)
             else:
                 self.counters.strangers += 1
         except MalformedError as error:
