@@ -28,7 +28,7 @@ class Status(IntEnum):
     CONGESTION = 8
     """ECONGESTION: the destination had no room within the time allowed."""
     UNREACHABLE = 9
-    """EUNREACHABLE: no answer, no route, or the node has restarted. Only a message with this status or ABANDONED may
+    """EUNREACHABLE: no answer or no route, the node has restarted, or its endpoint was freed meanwhile. Only a message with this status or ABANDONED may
     have been delivered: its answer may have been lost."""
     REPLY_REJECTED = 10
     """EREPLYREJECTED: a reply was not accepted by the endpoint that had sent the request."""
@@ -65,8 +65,8 @@ class ActiveMessageError(Exception):
 
 
 class RuleError(ActiveMessageError):
-    """A handler has broken a rule: a request's handler may send one reply and nothing else; a reply's handler may send
-    nothing."""
+    """A program has broken a rule: a request's handler may send one reply and nothing else; a reply's handler may send
+    nothing; no handler may poll; a poll must be awaited."""
 
 
 class ReturnedError(ActiveMessageError):

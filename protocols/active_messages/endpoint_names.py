@@ -17,7 +17,8 @@ NO_HANDLER: Final = 0
 
 class EndpointName(NamedTuple):
     """Name of an endpoint in the cluster (AM-2: en_t). node: number of the node. endpoint: number of the endpoint on
-    the node, from 0, in order of allocation."""
+    the node, in order of allocation, from 0 unless several processes share the NIC. A freed number may be used
+    again."""
 
     node: int
     endpoint: int

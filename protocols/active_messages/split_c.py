@@ -87,7 +87,7 @@ class SplitC:
             await self._endpoint.request(index, GET, source.offset + begin, chunk_size, to + begin)
 
     async def put(self, to: GlobalAddress, data: Buffer) -> None:
-        """Start to write bytes, which are copied."""
+        """Start to write bytes, which are copied. Raises ValueError if they are for this node's memory and do not fit."""
         await self._write(PUT, BULK_PUT, to, data)
 
     async def sync(self) -> None:
@@ -130,7 +130,7 @@ class SplitC:
         await self.barrier()
 
     async def barrier(self) -> None:
-        """Wait until every node has called this, in log2(n) rounds."""
+        """Wait until every node has called this, in log2(n) rounds, rounded up."""
         self._generation += 1
         distance = 1
         while distance < self.node_count:

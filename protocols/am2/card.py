@@ -20,8 +20,8 @@ _MAX_ARGUMENTS_SIZE: Final = 4 * layout.MAX_ARGUMENTS
 
 
 def adapt_settings(settings: Settings, adapter: Adapter) -> Settings:
-    """Adapt settings to a network: its MTU, and whether it keeps frames in order. Raises ValueError if the MTU leaves
-    too little room for a medium message."""
+    """Adapt settings to a network: to its MTU, and, if it may reorder frames, the default number of sequence numbers.
+    Raises ValueError if the MTU leaves too little room for a medium message."""
     room = adapter.mtu - FRAME_OVERHEAD - _MAX_ARGUMENTS_SIZE - (settings.route if adapter.routed else 0)
     if room < MIN_MEDIUM:
         raise ValueError(

@@ -23,11 +23,11 @@ class Counters:
     packets_received: int = 0
     """Frames of any kind, valid or not."""
     packets_taken: int = 0
-    """Message packets accepted."""
+    """Message packets accepted on channels, so none without acknowledgements (`Settings.reliable`)."""
     messages_delivered: int = 0
     """Messages put into an endpoint's ring."""
     acknowledgements_sent: int = 0
-    """ACKs and NACKs of messages, repeated ones included."""
+    """ACKs and NACKs of messages, repeated ones included; not the NACKs of messages for another incarnation."""
     acknowledgements_received: int = 0
     """ACKs of packets, each packet's first one."""
     refusals_received: int = 0
@@ -38,7 +38,7 @@ class Counters:
     """Answers to packets that have been answered already, or to an earlier sending of a packet."""
 
     overruns: int = 0
-    """Refused: the ring was full."""
+    """Refused because the ring was full; mapping packets that a mapper daemon's ring could not take are dropped."""
     not_resident: int = 0
     """Refused: the endpoint was not resident, or was leaving its frame."""
     unmapped: int = 0
@@ -57,9 +57,10 @@ class Counters:
     """Not delivered by a NIC without acknowledgements (`Settings.reliable`), for any reason."""
 
     returned: int = 0
-    """Messages returned to their sender."""
+    """Messages returned to their sender, for any reason."""
     unreachable: int = 0
-    """Messages returned for lack of an answer or of a route."""
+    """Those returned as unreachable: no answer or no route, or the peer has restarted, or its endpoint or its reply is
+    gone."""
     restarts: int = 0
     """Restarts of peers."""
 
@@ -68,7 +69,7 @@ class Counters:
     unloaded: int = 0
     """Endpoints that have left their frames."""
     faults: int = 0
-    """Messages that arrived for a non-resident endpoint and interrupted the host."""
+    """Interrupts of the host by messages for a non-resident endpoint: the first message after each unloading."""
     taken_back: int = 0
     """Packets withdrawn after a refusal, to be sent later on another channel."""
     forced: int = 0

@@ -49,7 +49,8 @@ MAX_ARGUMENTS: Final = 16
 
 HEAD: Final = struct.Struct("!BBHIQI")
 """An entry's head: owner, status, number of the peer's NIC, bytes of data, address of the data, incarnation of the
-peer's NIC."""
+peer's NIC. In the reply ring, a status other than 0 announces a returned message: in place of the bytes of data, the
+head has the message's slot in its send ring."""
 MESSAGE_OFFSET: Final = 20
 """Offset of the message in an entry."""
 MESSAGE_HEADER_SIZE: Final = 28
@@ -68,7 +69,7 @@ READ_SEND_ENTRY: Final = struct.Struct("!xxHIQIBBBBHH").unpack_from
 """Function that reads an entry to be sent: number of the destination's NIC, bytes of data, address of the data,
 incarnation of that NIC (of a request: 0, for any), form, flags, handler, number of arguments, origin, endpoint."""
 TAG: Final = struct.Struct("@Q")
-"""The endpoint's tag, at the beginning of the page. Like lengths and addresses, it is in native byte order and written
+"""Format of the endpoint's tag, at the beginning of the page, and of lengths and addresses: native byte order, written
 atomically, so that another process cannot read a half-written value."""
 _SEGMENT_LENGTH_OFFSET: Final = 8
 _ADDRESSES_OFFSET: Final = 24
@@ -130,7 +131,7 @@ SUBJECT_MASK: Final = (1 << SUBJECT_BITS) - 1
 CREATE: Final = 64
 """The endpoint has been created."""
 DESTROY: Final = 65
-"""The endpoint has been destroyed; the NIC must not use its page any more."""
+"""The endpoint has been destroyed. The NIC may use its page until it answers UNLOADED."""
 LOAD: Final = 66
 """The endpoint's page is in the frame that is bound to it."""
 UNLOAD: Final = 67
@@ -153,7 +154,7 @@ LOADED: Final = 64
 RELEASE: Final = 67
 """The host must stop writing into the endpoint's page."""
 UNLOADED: Final = 68
-"""The endpoint's frame is free."""
+"""The endpoint's frame is free; also for a destroyed endpoint, whether it had a frame or not."""
 FAULT: Final = 69
 """A message has arrived for an endpoint that is not resident."""
 UNMAPPED: Final = 74

@@ -38,7 +38,7 @@ class PeerNotices:
 
 
 class PendingNotices:
-    """Pending notices to all peers. by_peer: notices that have been given up, by peer."""
+    """Pending notices to all peers. by_peer: notices that have been given up or could not be sent, by peer."""
 
     __slots__ = ("_sender", "by_peer")
 
@@ -53,7 +53,7 @@ class PendingNotices:
         return min((time for time in times if time is not None), default=None)
 
     def add(self, now: int, messages: Iterable[Message]) -> None:
-        """Keep notices that were given up."""
+        """Keep notices that were given up or could not be sent."""
         for message in messages:
             notices = self.by_peer.get(message.peer)
             if notices is None:

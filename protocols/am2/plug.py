@@ -20,16 +20,17 @@ _MAPPER_SETTINGS = MapperSettings()
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Settings):
-    """Settings of a run. watch: nanoseconds between the mapper's checks of the map. The mappers' setting `patience`
-    follows from it: the leading mapper is considered down after max(1 s, 10 × watch) without a frame from it. mapper:
-    "firmware": the mapper is a part of each NIC; "daemon": each node's program runs `host.mapper_daemon`."""
+    """Settings of a run. mapper: "firmware": the mapper is a part of each NIC; "daemon": each node's program runs
+    `host.mapper_daemon`. watch: nanoseconds between the checks of the map by a mapper in the firmware. The mappers'
+    setting `patience` follows from it: the leading mapper is considered down after max(1 s, 10 × watch) without a frame
+    from it. A daemon does not use `watch`."""
 
     watch: int = _MAPPER_SETTINGS.watch
     mapper: Literal["firmware", "daemon"] = "firmware"
 
 
 def configured_plug(configuration: Configuration) -> Plug:
-    """Make AM-II's plug from the settings of a run."""
+    """Make AM-II's plug from the settings of a run. Raises ValueError for an invalid `watch`."""
     settings = Settings(**{setting.name: getattr(configuration, setting.name) for setting in fields(Settings)})
     if configuration.mapper == "daemon":
         return plug(settings, mapper_settings=None)

@@ -4,8 +4,8 @@ An accepted request has no deadline: the peer's program replies when it handles 
 that the network has cut off for good, sends nothing, and this NIC has no unanswered packet whose resends would show it.
 So when a peer that has accepted requests has sent no reply for `Settings.keepalive`, the NIC asks its hosts whether
 they wait for that peer, since only the hosts have the requests that have not ended. If a host does, the peer is sent a
-keepalive. If the peer's NIC acknowledges the keepalive, the interval is doubled, since the peer's program may merely be
-slow. If the keepalive is given up, as any message can be, the hosts end the requests as unreachable.
+keepalive, and the interval is doubled, since the peer's program may merely be slow. If the keepalive is given up, as
+any message can be, the hosts end the requests as unreachable.
 """
 
 from __future__ import annotations

@@ -431,7 +431,8 @@ class Sender:
                 self._resend(peer, row)
 
     def on_peer_restarted(self, peer: Peer, unanswered_packets: Iterable[Packet | None]) -> None:
-        """Fail the messages in progress to a restarted peer. unanswered_packets: packets of the former send table."""
+        """Fail the messages in progress to a restarted peer; requests of which nothing has been sent go to its new
+        incarnation. unanswered_packets: packets of the former send table."""
         # Collected first, since a notified host may at once send to the new incarnation.
         failed = [
             message
@@ -483,7 +484,7 @@ class Sender:
             self.send_own(now, Message(endpoint, slot, peer, body))
 
     def send_own(self, now: int, message: Message, *, once: bool = False) -> None:
-        """Send a message of the NIC itself. once: do not resend it."""
+        """Send a message of the NIC itself. once: if it can be sent at once, do not resend it."""
         message.endpoint.messages[message.slot] = message
         self._send_packets(now, message)
         if once and message.unanswered_count:

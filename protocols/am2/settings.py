@@ -1,4 +1,4 @@
-"""Settings of AM-II. Where the sources state a value, it is the default."""
+"""Settings of AM-II. The default is the value in the sources, where these state one with certainty."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Settings:
     endpoint). replacement: which endpoint gives up its frame: the least recently used one, or a random one, in either
     case an idle one if there is any (both ours). endpoints: maximum endpoints of a host process; a node has one process
     unless several share its NIC. handlers, translations: size of an endpoint's table of handlers, and of its
-    translation table (256: AM-2's minimum). mappings: maximum mapped regions of host memory, in addition to those that
-    resident endpoints need. Two endpoints of one node that communicate with each other must be resident together, which
+    translation table (256: AM-2's minimum). mappings: maximum mapped regions of host memory; regions of resident
+    endpoints count, but stay mapped above the maximum. Two endpoints of one node that communicate with each other must be resident together, which
     needs two frames.
 
     Messages. medium: maximum bytes of a medium message's data, 512 or more in AM-2; reduced if the MTU requires it.

@@ -27,7 +27,7 @@ _MAX_OTHER_DOORBELLS: Final = 4
 """Maximum doorbells of one endpoint in flight, in addition to those of its slots."""
 _MAPPER_SETTINGS: Final = MapperSettings()
 _FOR_ALL_HOSTS: Final = frozenset((layout.LOST, layout.GONE, layout.OWED))
-"""Subjects of notifications about another NIC, which all hosts receive."""
+"""Subjects of notifications about another NIC, or its endpoint, which all hosts receive."""
 _REGION_SUBJECT_BITS: Final = 2 * layout.SUBJECT_BITS
 
 

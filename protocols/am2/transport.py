@@ -213,7 +213,7 @@ def unpack_answer(frame: bytes) -> tuple[int, int, int, int]:
 class SendRow(Generic[AnyPacket]):
     """One row of the send table, for one channel. packet: the unanswered packet; None: the channel is free. stamp: of
     the last sending. first_stamp: of the first sending, which left the NIC at first_sent_at. due_at: time at which the
-    packet is resent. timeout: nanoseconds from a sending to due_at. retries: number of resends since the first sending
+    packet is resent. timeout: nanoseconds from a sending to due_at, unless the sending is refused. retries: number of resends since the first sending
     or the last refusal. is_refused: the last sending was refused for a temporary reason, so that no copy of the packet
     can be accepted."""
 
@@ -432,7 +432,7 @@ _OLD: Final = PacketClass.OLD
 class _ReceiveRow:
     """One row of the receive table. expected_sequence: sequence number of the next packet; None: nothing has been
     received. last_answer: 0, or the reason why the last packet was undone. refused_stamp: stamp of the last refused
-    sending; None: the expected packet has not been refused."""
+    sending of this generation, kept after a later packet has been accepted; None: none was refused."""
 
     __slots__ = ("expected_sequence", "generation", "last_answer", "refused_stamp")
 

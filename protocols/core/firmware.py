@@ -49,8 +49,8 @@ class Adapter:
         return self.addresses[self.number]
 
     def with_incarnation(self, incarnation: int, *, is_restarted: bool = False) -> Adapter:
-        """Return a copy with another incarnation. is_restarted: whether it follows an earlier one; a NIC
-        that has restarted before stays marked as restarted."""
+        """Return a copy with another incarnation. is_restarted: whether it follows an earlier one; a NIC that has
+        restarted before stays marked as restarted."""
         return replace(self, incarnation=incarnation, is_restarted=is_restarted or self.is_restarted)
 
     def host_of(self, number: int) -> int:

@@ -157,7 +157,7 @@ class Endpoint:
     async def request(self, index: int, handler: int, *words: int) -> None:
         """AM_RequestM: send a request of at most 9 words, and handle messages that have arrived; wait while the window
         is full. Raises RuleError within a handler, ValueError for an invalid handler or word, LookupError for an empty
-        index, and TrapError for too many connections."""
+        index, TrapError for too many connections, ReturnedError, and the exceptions of handlers."""
         await self._send(SHORT, index, handler, words, b"")
 
     async def request_medium(self, index: int, handler: int, data: Buffer, *words: int) -> None:

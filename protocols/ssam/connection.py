@@ -52,7 +52,7 @@ class Connection:
     while `theirs` is None, only introductions are sent. session: number of the session in cells. window: maximum
     unanswered requests. pending: callbacks by slot; None: the answer goes to the handlers of the process. base: number
     of the oldest unanswered request. next: number of the next request. expected: number of the peer's next request.
-    kept: requests received out of order, by sequence number. Numbers start at 0 in every session.
+    kept: received requests that are not handled yet, by sequence number. Numbers start at 0 in every session.
     """
 
     __slots__ = (

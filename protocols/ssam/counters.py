@@ -22,9 +22,10 @@ class Counters:
     resent: int = 0
     """Requests resent after a time-out."""
     hurried: int = 0
-    """Requests resent before a time-out, since the peer reported them missing, or answered later requests."""
+    """Requests resent without a time-out of their own, since the peer reported them missing or answered later requests,
+    or since answers follow a time-out."""
     replies: int = 0
-    """Replies whose handlers have run."""
+    """Requests answered by a reply."""
     acknowledged: int = 0
     """Requests answered without a reply."""
     returned: int = 0
@@ -33,7 +34,7 @@ class Counters:
     """Duplicate answers."""
 
     handled: int = 0
-    """Requests whose handlers have run."""
+    """Requests taken in order, with a handler or not (`no_handler`)."""
     early: int = 0
     """Requests received out of order and kept."""
     duplicates: int = 0
@@ -42,7 +43,7 @@ class Counters:
     """Kept answers that were resent."""
 
     restarts: int = 0
-    """Restarts of peers."""
+    """New sessions begun by peers, which have restarted or given up requests."""
     stale: int = 0
     """Cells of another session."""
 

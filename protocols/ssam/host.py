@@ -116,7 +116,7 @@ class Library(Host):
     async def request(self, node: int, handler: int, data: Buffer = b"") -> None:
         """Send a request (ssam_10), and handle the messages that have arrived; wait while the window to the node is
         full. Raises RuleError within a handler, ValueError for more than DATA bytes and for an invalid address or node,
-        ReturnedError, and TrapError for too many connections."""
+        ReturnedError, TrapError for too many connections, and the exceptions of handlers."""
         while not self.try_request(node, handler, data):
             await self.poll()
         await self.handle_read()
@@ -192,7 +192,7 @@ class Library(Host):
 
     async def poll(self) -> int:
         """Handle the received messages (ssam_poll); return their number. Without messages, lets the NIC and other tasks
-        run first. Raises RuleError within a handler."""
+        run first. Raises RuleError within a handler, and the exceptions of handlers."""
         if self._is_handling:
             raise RuleError("a handler may not poll")
         handled = await self._handle_batches()

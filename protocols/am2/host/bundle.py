@@ -95,7 +95,8 @@ class Bundle:
             change.complete(None)
 
     def free(self) -> None:
-        """AM_FreeBundle: free the bundle with all its endpoints."""
+        """AM_FreeBundle: free the bundle with all its endpoints. Raises ValueError within a handler of one of them: the
+        bundle, this endpoint and those after it are not freed."""
         for endpoint in self.endpoints.copy():
             endpoint.free()
         self.library.bundles.remove(self)

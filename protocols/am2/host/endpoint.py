@@ -154,17 +154,17 @@ class Endpoint(SendSide):
 
     async def request(self, index: int, handler: int, *arguments: int) -> None:
         """AM_RequestM: wait for a credit and room, and send a short request. Handles messages that arrive at the bundle
-        meanwhile. Arguments and errors: see `try_request`."""
+        meanwhile, and raises their handlers' exceptions. Arguments and other errors: see `try_request`."""
         while not self.try_request(index, handler, *arguments):
             await self.wait_for_room(index)
 
     async def request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> None:
-        """AM_RequestIM: send as `request`, with data for the handler; see `try_request_medium`."""
+        """AM_RequestIM: send as `request`, with data for the handler. Errors: see `try_request_medium`."""
         while not self.try_request_medium(index, handler, data, *arguments):
             await self.wait_for_room(index)
 
     async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
-        """AM_RequestXferM: send as `request`, with data for the destination's segment; see `try_request_bulk`."""
+        """AM_RequestXferM: send as `request`, with data for the destination's segment. Errors: see `try_request_bulk`."""
         while not self.try_request_bulk(index, handler, data, offset, *arguments):
             await self.wait_for_room(index)
 

@@ -262,7 +262,7 @@ class Inbox:
                 self._observer.reply_returned(self._endpoint.name.endpoint, request, Status(status).words)
             must_report = number != LIBRARY_HANDLER or count > 0  # otherwise the reply only returned a credit
         elif (pending := self._pending.pop(message, None)) is None:
-            must_report = False  # the request has ended by its reply; only acknowledgements were lost
+            must_report = False  # the request has ended already: its reply has arrived, only acknowledgements were lost
         else:
             pending[0].credits += 1
             must_report = True

@@ -116,7 +116,9 @@ class ActiveMessages(Host):
         settings = self.settings
         limit = settings.endpoints if settings.virtual else min(settings.endpoints, settings.frames)
         if len(self._endpoints) >= limit or len(self._endpoints) + len(self._releasing) >= settings.numbers_per_host:
-            raise ResourceError(f"all {limit} endpoints are in use: free one first")
+            raise ResourceError(
+                f"all {limit} endpoints are in use, or freed and not released by the NIC yet: free one, and wait"
+            )
         number = self._first_number + self._next_index
         while number in self._endpoints or number in self._releasing:
             self._next_index = (self._next_index + 1) % settings.numbers_per_host

@@ -182,7 +182,8 @@ class Outbox:
     def send_medium(
         self, destination: Destination | Origin, handler: int, arguments: tuple[int, ...], data: Buffer
     ) -> bool:
-        """Send a medium request or reply. Raises ValueError for more data than a medium message permits."""
+        """Send a medium request or reply. Raises ValueError also for more data than a medium message permits, and
+        MemoryError if the staging area cannot be allocated."""
         size = len(data)
         if size > self._max_medium:
             raise ValueError(f"{size} bytes of data: a medium message has at most {self._max_medium}")
@@ -200,7 +201,8 @@ class Outbox:
 
     def pass_entry(self, form: int, data: Buffer, epoch: int, author: int, part: int, part_count: int) -> bool:
         """Pass the NIC a probe packet, a part of a route table, or a request for the table, by a privileged endpoint.
-        Returns False if no slot is free. Raises ValueError for more data than a medium message permits."""
+        Returns False if no slot is free, or if the endpoint is not resident. Raises ValueError for more data than a
+        medium message permits, and MemoryError."""
         size, endpoint = len(data), self._endpoint_number
         if size > self._max_medium:
             raise ValueError(f"{size} bytes: a privileged endpoint passes at most {self._max_medium} bytes")
@@ -478,13 +480,14 @@ class SendSide:
 
     def try_request_medium(self, index: int, handler: int, data: Buffer, *arguments: int) -> bool:
         """AM_RequestIM, without waiting: send a request with at most `ActiveMessages.max_medium` bytes of data for the
-        handler; otherwise as `try_request`."""
+        handler. Raises MemoryError if there is no memory for a copy; otherwise as `try_request`."""
         destination = self._may_send(index)
         return destination.credits > 0 and self.outbox.send_medium(destination, handler, arguments, data)
 
     def try_request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> bool:
         """AM_RequestXferAsyncM: send a request with data of any length for the destination's segment, from byte
-        `offset` on. The handler is called when all data has arrived. Otherwise as `try_request`."""
+        `offset` on. The handler is called when all data has arrived. Raises MemoryError if there is no memory for a
+        copy; otherwise as `try_request`."""
         destination = self._may_send(index)
         return destination.credits > 0 and self.outbox.send_bulk(destination, handler, arguments, data, offset)
 

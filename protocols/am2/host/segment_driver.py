@@ -225,7 +225,7 @@ class SegmentDriver:
         region = endpoint.name.endpoint << layout.SUBJECT_BITS | subject
         try:
             view = endpoint.region(subject)
-        except MemoryError:  # the NIC requests it again when the message is resent
+        except MemoryError:  # only receive buffers: the NIC requests them again when the message is resent
             view = None
         if view is None:
             self._nic.ring_doorbell(region << layout.SUBJECT_BITS | layout.ABSENT, _WORD_SIZE, 0)
