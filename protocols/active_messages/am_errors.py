@@ -28,8 +28,8 @@ class Status(IntEnum):
     CONGESTION = 8
     """ECONGESTION: the destination had no room within the time allowed."""
     UNREACHABLE = 9
-    """EUNREACHABLE: no answer or no route, the node has restarted, or its endpoint was freed meanwhile. Only a message with this status or ABANDONED may
-    have been delivered: its answer may have been lost."""
+    """EUNREACHABLE: no answer or no route, the node has restarted, or its endpoint was freed meanwhile. Only a message
+    with this status or ABANDONED may have been delivered: its answer may have been lost."""
     REPLY_REJECTED = 10
     """EREPLYREJECTED: a reply was not accepted by the endpoint that had sent the request."""
     ABANDONED = 11

@@ -87,7 +87,8 @@ class SplitC:
             await self._endpoint.request(index, GET, source.offset + begin, chunk_size, to + begin)
 
     async def put(self, to: GlobalAddress, data: Buffer) -> None:
-        """Start to write bytes, which are copied. Raises ValueError if they are for this node's memory and do not fit."""
+        """Start to write bytes, which are copied. Raises ValueError if they are for this node's memory and do not
+        fit."""
         await self._write(PUT, BULK_PUT, to, data)
 
     async def sync(self) -> None:

@@ -47,8 +47,8 @@ class Settings:
     case an idle one if there is any (both ours). endpoints: maximum endpoints of a host process; a node has one process
     unless several share its NIC. handlers, translations: size of an endpoint's table of handlers, and of its
     translation table (256: AM-2's minimum). mappings: maximum mapped regions of host memory; regions of resident
-    endpoints count, but stay mapped above the maximum. Two endpoints of one node that communicate with each other must be resident together, which
-    needs two frames.
+    endpoints count, but stay mapped above the maximum. Two endpoints of one node that communicate with each other must
+    be resident together, which needs two frames.
 
     Messages. medium: maximum bytes of a medium message's data, 512 or more in AM-2; reduced if the MTU requires it.
     packet: bytes of a bulk message in one packet (8 KB in the paper); reduced if the MTU requires it. route: bytes of

@@ -213,9 +213,9 @@ def unpack_answer(frame: bytes) -> tuple[int, int, int, int]:
 class SendRow(Generic[AnyPacket]):
     """One row of the send table, for one channel. packet: the unanswered packet; None: the channel is free. stamp: of
     the last sending. first_stamp: of the first sending, which left the NIC at first_sent_at. due_at: time at which the
-    packet is resent. timeout: nanoseconds from a sending to due_at, unless the sending is refused. retries: number of resends since the first sending
-    or the last refusal. is_refused: the last sending was refused for a temporary reason, so that no copy of the packet
-    can be accepted."""
+    packet is resent. timeout: nanoseconds from a sending to due_at, unless the sending is refused. retries: number of
+    resends since the first sending or the last refusal. is_refused: the last sending was refused for a temporary
+    reason, so that no copy of the packet can be accepted."""
 
     __slots__ = (
         "channel", "due_at", "first_sent_at", "first_stamp", "generation", "is_refused", "packet", "retries", "sequence",

@@ -70,7 +70,8 @@ class BulkSender:
     async def send(self, request: PendingRequest, remainder: int, data: Buffer, offset: int) -> None:
         """Send a message. Returns when the last cell is in the send buffers, or when the request has ended
         earlier. remainder: of the tag. Raises ValueError for invalid arguments, and RuleError within a handler."""
-        head = pack_head(offset, len(data), request.words)
+        view = memoryview(data).cast("B")
+        head = pack_head(offset, len(view), request.words)
         self._messages.has_room(self._node)  # raises RuleError within a handler
         while self._is_busy:
             waiter: Completion[None] = Completion("earlier bulk messages to node %d", self._node)
@@ -78,7 +79,7 @@ class BulkSender:
             await waiter
         self._is_busy = True
         try:
-            await self._send(request, remainder, memoryview(data).cast("B"), head)
+            await self._send(request, remainder, view, head)
         finally:
             self._is_busy = False
             self._messages.set_window(self._node, self._messages.window)

@@ -81,10 +81,13 @@ def pack_words(words: tuple[int, ...], data: Buffer, room: int) -> bytes:
     """Encode words, followed by data. Raises ValueError if they take more than `room` bytes, or for an invalid word."""
     if any(not 0 <= word <= _MASK for word in words):
         raise ValueError(f"words must be integers from 0 to {_MASK}, got {words}")
-    size = WORD * len(words) + len(data)
+    contents = memoryview(data).tobytes()  # the length of a view counts items
+    size = WORD * len(words) + len(contents)
     if size > room:
-        raise ValueError(f"{len(words)} words and {len(data)} bytes of data take {size} bytes: a message has {room}")
-    return b"".join(word.to_bytes(WORD, "big") for word in words) + bytes(data)
+        raise ValueError(
+            f"{len(words)} words and {len(contents)} bytes of data take {size} bytes: a message has {room}"
+        )
+    return b"".join(word.to_bytes(WORD, "big") for word in words) + contents
 
 
 def unpack_words(body: bytes, count: int) -> tuple[tuple[int, ...], bytes] | None:

@@ -18,8 +18,8 @@ class Settings:
 
     window: maximum unanswered requests to a peer (w in section 3.3.1, 32 in its example). timeout: nanoseconds without
     an answer after which a request is resent, doubled up to MAX_BACKOFF times (ours: the paper has no value). give_up:
-    number of consecutive time-outs after which requests are returned (ours); 0: never. input_fifo: capacity of the input
-    FIFO in cells (section 3.2). connections: maximum number of peers of a process (figure 1: SSAM_MAX_CONN).
+    number of consecutive time-outs after which requests are returned (ours); 0: never. input_fifo: capacity of the
+    input FIFO in cells (section 3.2). connections: maximum number of peers of a process (figure 1: SSAM_MAX_CONN).
 
     Three settings are improvements that the paper proposes. long_payload: cells of long messages after the first cell
     carry 44 bytes instead of 40 (section 3.4.4). long_window: window during a long message, requested by a flag in the

@@ -164,7 +164,8 @@ class Endpoint(SendSide):
             await self.wait_for_room(index)
 
     async def request_bulk(self, index: int, handler: int, data: Buffer, offset: int, *arguments: int) -> None:
-        """AM_RequestXferM: send as `request`, with data for the destination's segment. Errors: see `try_request_bulk`."""
+        """AM_RequestXferM: send as `request`, with data for the destination's segment. Errors: see
+        `try_request_bulk`."""
         while not self.try_request_bulk(index, handler, data, offset, *arguments):
             await self.wait_for_room(index)
 

@@ -184,6 +184,7 @@ class Outbox:
     ) -> bool:
         """Send a medium request or reply. Raises ValueError also for more data than a medium message permits, and
         MemoryError if the staging area cannot be allocated."""
+        data = _as_bytes(data)
         size = len(data)
         if size > self._max_medium:
             raise ValueError(f"{size} bytes of data: a medium message has at most {self._max_medium}")
@@ -235,6 +236,7 @@ class Outbox:
     ) -> bool:
         """Send a bulk request or reply. offset: in the destination's segment. Raises ValueError also for data that
         exceeds the largest segment, and MemoryError."""
+        data = _as_bytes(data)
         size = len(data)
         if offset < 0:
             raise ValueError(f"offset must be 0 or more, got {offset}")
@@ -513,6 +515,13 @@ class SendSide:
 
 def _ring_of(destination: Destination | Origin) -> int:
     return _REPLY if isinstance(destination, Origin) else _REQUEST
+
+
+def _as_bytes(data: Buffer) -> Buffer:
+    """Return the data with a length in bytes: a view with other items, or more dimensions, is cast."""
+    if isinstance(data, memoryview) and (data.format != "B" or data.ndim != 1):
+        return data.cast("B")
+    return data
 
 
 def _values_error(handler: int, arguments: tuple[object, ...]) -> str:

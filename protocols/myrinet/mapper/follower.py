@@ -21,8 +21,8 @@ from protocols.myrinet.mapper.settings import Settings
 
 
 class Follower:
-    """Receiver of the route tables of another function's mapper. identity: of this function. mapper: MAC of the function
-    with the mapper. send, install: as for `mapper.Mapper`. Implements the interface of `mapper.Mapper`."""
+    """Receiver of the route tables of another function's mapper. identity: of this function. mapper: MAC of the
+    function with the mapper. send, install: as for `mapper.Mapper`. Implements the interface of `mapper.Mapper`."""
 
     deadline = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Callable
 from typing import cast
@@ -206,6 +207,18 @@ def test_data_that_fits_nowhere_is_rejected_without_effect() -> None:
     with pytest.raises(ValueError, match="offset must be 0 or more, got -1"):
         endpoint.try_request_bulk(0, 1, b"x", -1)
     assert endpoint.credits(0) == 4
+
+
+def test_data_of_items_of_several_bytes_is_sent_completely() -> None:
+    host = Host()
+    endpoint, words = host.endpoint(), array("I", range(8))
+    assert endpoint.try_request_medium(0, 1, memoryview(words))
+    assert endpoint.try_request_bulk(0, 1, memoryview(words), 0)
+    page, staging = endpoint.outbox.page, endpoint.outbox.staging
+    assert page is not None
+    assert staging is not None
+    assert [layout.READ_ENTRY(page, layout.SLOT_OFFSETS[slot])[3] for slot in (0, 1)] == [32, 32]
+    assert staging[:32] == endpoint.outbox.bulk_data[1] == words.tobytes()
 
 
 def test_handlers_have_numbers_from_1_on() -> None:

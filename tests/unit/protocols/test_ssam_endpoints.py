@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import count
 
 import pytest
@@ -42,6 +43,14 @@ def test_data_in_a_single_cell_has_32_bytes_as_in_the_split_c_paper() -> None:
     assert ends.pair.nodes[0].library.medium_room(1) == 32
     ends.run(ends.first.request_medium(ends.index, STORE, bytes(range(32)), 9))
     assert ends.received == [bytes(range(32)), (bytes(range(24, 32)), 9)]
+
+
+def test_data_of_items_of_several_bytes_is_sent_completely() -> None:
+    ends, words = EndpointPair(), array("I", range(50))
+    ends.run(ends.first.request_bulk(ends.index, STORE, memoryview(words), 0, 5), timeouts=60)
+    ends.run(ends.first.request_medium(ends.index, STORE, memoryview(words)[:8], 5))
+    ends.run(ends.second.poll())
+    assert [data for data in ends.received if isinstance(data, bytes)] == [words.tobytes(), words[:8].tobytes()]
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 21, 60, 61, 4000])
