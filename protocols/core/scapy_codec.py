@@ -11,6 +11,7 @@ and layers disagree, the frames on the wire differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from functools import partial, reduce
 from operator import truediv
 from types import ModuleType
@@ -132,7 +133,7 @@ def by_scapy(plug: Plug, *frames: ModuleType) -> Plug:
 
     def build(adapter: Adapter, nic: Nic) -> Agent:
         agent = plug(adapter, _RebuildingNic(nic, rebuild_frame))
-        return Agent(_RebuildingFirmware(agent.firmware, rebuild_frame), agent.host)
+        return replace(agent, firmware=_RebuildingFirmware(agent.firmware, rebuild_frame))
 
     return build
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.core.firmware import Adapter, Agent
 from protocols.core.malformed import MalformedError
-from protocols.core.scapy_codec import scapy_codec
+from protocols.core.scapy_codec import by_scapy, scapy_codec
 from tests.unit.protocols.frame_strategies import PER_STACK, drawn_frames
 from tests.unit.protocols.test_codec import MODULES, pack
 
@@ -85,3 +87,10 @@ def test_both_codecs_agree_on_random_bytes(frames: ModuleType, codec: ModuleType
     assert selectors == [name for name in vars(by_scapy) if name.endswith("_of")]
     for name in selectors:
         assert result_or_reason(by_scapy, name, frame) == result_or_reason(codec, name, frame)
+
+
+def test_a_nic_whose_frames_scapy_rebuilds_keeps_its_input_fifo() -> None:
+    host = Mock()
+    agent = by_scapy(lambda _adapter, _nic: Agent(Mock(), host, has_input_fifo=True))(Adapter(0, (b"\2" * 6,)), Mock())
+    assert agent.host is host
+    assert agent.has_input_fifo
