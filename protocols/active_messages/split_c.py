@@ -185,18 +185,19 @@ class SplitC:
     # Messages.
 
     async def _write(self, short: int, bulk: int, to: GlobalAddress, data: Buffer) -> None:
-        size, is_put = len(data), short == PUT
+        contents = memoryview(data).cast("B")
+        size, is_put = len(contents), short == PUT
         if to.node == self.node:
             self._check(to.node, to.offset, size)
-            self.memory[to.offset : to.offset + size] = data
+            self.memory[to.offset : to.offset + size] = contents
             self.stored += 0 if is_put else size
             return
         self._pending += is_put
         index = self._indexes[to.node]
         if size <= self.max_medium:
-            await self._endpoint.request_medium(index, short, data, to.offset)
+            await self._endpoint.request_medium(index, short, contents, to.offset)
         else:
-            await self._endpoint.request_bulk(index, bulk, data, to.offset)
+            await self._endpoint.request_bulk(index, bulk, contents, to.offset)
 
     async def _send_arrival(self, node: int, generation: int, distance: int) -> None:
         await self._endpoint.request(self._indexes[node], ARRIVED, generation, distance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from functools import partial
 
 import pytest
@@ -15,8 +16,8 @@ from testbed.workloads.form import Native, Node
 KINDS = {"am2": "ethernet", "ssam": "atm"}
 SIZE = 3_000
 """Bytes of a bulk access: many cells, and on Ethernet several fragments."""
-OWN, PUT, STORED, BULK, READ = 0, 32, 100, 1_000, 5_000
-"""Offsets in each node's memory: its initial value, the previous node's put, stores and bulk access, its own reads."""
+OWN, PUT, WORDS, STORED, BULK, READ = 0, 32, 48, 100, 1_000, 5_000
+"""Offsets in each node's memory: its initial value, the previous node's puts, stores and bulk access, its own reads."""
 
 
 class Accesses(Native[ActiveMessages]):
@@ -35,6 +36,13 @@ class Accesses(Native[ActiveMessages]):
         assert await space.read(GlobalAddress(following, PUT), 1, READ) == bytes([20 + node.rank])
         await space.barrier()
         assert space.memory[PUT] == 20 + previous
+
+        words = array("I", [node.rank, 7])  # items of four bytes
+        await space.put(GlobalAddress(node.rank, WORDS), memoryview(words))
+        await space.put(GlobalAddress(following, WORDS + 8), memoryview(words))
+        await space.sync()
+        await space.barrier()
+        assert array("I", bytes(space.memory[WORDS : WORDS + 16])).tolist() == [node.rank, 7, previous, 7]
 
         for number in range(40):
             await space.store(GlobalAddress(following, STORED + number), bytes([number]))
