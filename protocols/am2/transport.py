@@ -431,8 +431,9 @@ _OLD: Final = PacketClass.OLD
 
 class _ReceiveRow:
     """One row of the receive table. expected_sequence: sequence number of the next packet; None: nothing has been
-    received. last_answer: 0, or the reason why the last packet was undone. refused_stamp: stamp of the last refused
-    sending of this generation, kept after a later packet has been accepted; None: none was refused."""
+    received. last_answer: 0, or the reason why the last packet was undone. refused_stamp: after a refusal
+    in this generation, the stamp up to which sendings are dropped: of the last refused sending, or before that of a
+    later sending that was received; None: no refusal."""
 
     __slots__ = ("expected_sequence", "generation", "last_answer", "refused_stamp")
 
@@ -468,8 +469,10 @@ class ReceiveTable:
             row.generation, row.expected_sequence, row.last_answer, row.refused_stamp = generation, sequence, 0, None
             return _NEW
         if sequence == expected:
-            if row.refused_stamp is not None and (row.refused_stamp - stamp) % _STAMPS < _STAMPS // 2:
-                return _OLD
+            if row.refused_stamp is not None:
+                if (row.refused_stamp - stamp) % _STAMPS < _STAMPS // 2:
+                    return _OLD
+                row.refused_stamp = (stamp - 1) % _STAMPS  # it must follow the stamps, which wrap around
             return _NEW
         return _DUPLICATE if sequence == (expected - 1) & self._sequence_mask else _OLD
 

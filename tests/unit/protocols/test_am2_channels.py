@@ -216,6 +216,16 @@ def test_the_answer_to_an_undone_packet_is_repeated() -> None:
     assert receiver.last_answer(0) == 0
 
 
+def test_stamps_wrap_around_after_a_refusal() -> None:
+    receiver = ReceiveTable(TWO_SEQUENCES)
+    assert receiver.classify(0, 0, 0, 1) is PacketClass.NEW
+    receiver.refuse(0, 1)
+    for number in range(8):
+        stamp = (2 + (number << 30)) % (1 << 32)
+        assert receiver.classify(0, 0, number % 2, stamp) is PacketClass.NEW
+        receiver.advance(0)
+
+
 def test_generations_wrap_around() -> None:
     receiver = ReceiveTable(TWO_SEQUENCES)
     for generation in (0, 100, 200, 255, 3):
