@@ -379,7 +379,7 @@ def _identifiers(layers: list[type[Packet]]) -> dict[tuple[type[Packet], str], s
     """Choose unique variable names for fields, distinct from Python's builtins and the codec's variables; earlier
     layers take precedence."""
     names: dict[tuple[type[Packet], str], str] = {}
-    used = {"crc32", "end", "header", "payload", "raw", "rest", "struct"}
+    used = {"crc32", "end", "header", "payload", "prefix", "raw", "rest", "struct"}
     for layer in layers:
         for field in layer.fields_desc:
             name = field.name

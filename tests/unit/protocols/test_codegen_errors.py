@@ -7,8 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from scapy.fields import ShortField
+from scapy.layers.l2 import Ether
+from scapy.packet import Packet, bind_layers
 
 from protocols.core.codegen import generate
 from protocols.core.formats import FormatError
@@ -53,6 +57,21 @@ def test_codegen_needs_no_development_dependencies(tmp_path: Path) -> None:
         sys.path.remove(str(tmp_path))
     frame = codec.pack_parcel(b"\1" * 6, b"\2" * 6, 7, b"contents")
     assert codec.unpack_parcel(frame + b"padding") == (b"\1" * 6, b"\2" * 6, 7, b"contents")
+
+
+def test_a_field_may_have_the_name_of_a_parameter_of_the_codec() -> None:
+    class Odd(Packet):
+        fields_desc = [ShortField("first", 0), ShortField("prefix", 0), ShortField("last", 0)]  # noqa: RUF012
+
+    Odd.__module__ = "odd"
+    bind_layers(Ether, Odd, type=0x88BB)
+    frames = ModuleType("odd")
+    vars(frames).update(STACKS={"odd": (Ether, Odd)}, FLOW=("first",), PREFIX="first")
+    codec: dict[str, Any] = {}
+    exec(generate(frames, "command"), codec)
+    frame = codec["pack_odd"](b"\1" * 6, b"\2" * 6, 3, 4, 5)
+    assert codec["unpack_odd"](frame)[2:5] == (3, 4, 5)
+    assert codec["pack_odd_behind"](frame[:16], 4, 5) == frame
 
 
 FIELDS = "colour, size, sum"
