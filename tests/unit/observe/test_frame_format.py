@@ -106,5 +106,5 @@ def test_a_short_frame_of_a_codec_without_decoder_is_described_as_far_as_possibl
     ],
 )
 def test_a_kind_that_names_an_unknown_field_is_rejected(kind: Kind) -> None:
-    with pytest.raises(TypeError, match="synthetic_frames: KINDS names 'nothing', which is no field"):
+    with pytest.raises(TypeError, match="synthetic_frames: KINDS names 'nothing', which is not a field"):
         synthetic_formatter(KIND="kind", KINDS={9: kind})

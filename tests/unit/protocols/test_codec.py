@@ -311,7 +311,7 @@ def test_the_error_for_an_unsupported_layer_names_the_field() -> None:
 
 def test_a_prefix_that_some_stacks_lack_is_an_error() -> None:
     layers = synthetic_frames.Base, synthetic_frames.Call
-    assert "PREFIX is 'nothing', which is no field" in generation_error(
+    assert "PREFIX is 'nothing', which is not a field" in generation_error(
         synthetic_frames.__name__, *layers, PREFIX="nothing"
     )
     assert "PREFIX is 'id': it must end" in generation_error(
