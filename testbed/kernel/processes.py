@@ -19,7 +19,8 @@ from testbed.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Unique identity of a process: boot id, inode of the pid namespace, pid there, and start time in clock ticks."""
+    """Unique identity of a process: boot id, inode of the pid namespace, pid there, and start time in clock ticks since boot,
+    or -1 if the process had ended when its identity was read."""
 
     boot: str
     pid_namespace: int
@@ -49,7 +50,7 @@ class Identity:
     @property
     def is_alive(self) -> bool:
         """Whether the process runs. False for a zombie, which holds no resources, and for a process that is not local."""
-        return self.is_local and _start_time(self.pid) == self.start
+        return self.start >= 0 and self.is_local and _start_time(self.pid) == self.start
 
 
 @cache

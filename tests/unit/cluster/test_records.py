@@ -121,3 +121,15 @@ def test_a_state_survives_writing_and_reading(
 def test_a_state_of_another_version_is_rejected() -> None:
     with pytest.raises(ValueError, match="format 99"):
         State.from_json(json.dumps({"format": 99}))
+
+
+def test_a_process_that_had_ended_when_its_identity_was_read_is_not_alive() -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    zombie = identity(child)
+    assert not zombie.is_alive
+    os.waitpid(child, 0)
+    assert not zombie.is_alive
+    assert not identity(child).is_alive
