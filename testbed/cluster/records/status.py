@@ -137,15 +137,20 @@ def missing(state: State, directory: Path) -> list[str]:
             "its supervisor is GONE: timed injections are not healed, and nothing restarts a relay or an agent that "
             "dies: 'testbed up' starts it again"
         )
-    return [*messages, *(_unreachable(directory) if state.has_tunnels else ())]
+    return [*messages, *_unreachable(state, directory)]
 
 
-def _unreachable(directory: Path) -> Iterator[str]:
+def _unreachable(state: State, directory: Path) -> Iterator[str]:
+    """Return a message for each machine that does not answer and to which the cluster has tunnels."""
+    if not state.has_tunnels:
+        return
     from testbed.cluster.services.machine_watch import (
         unreachable,  # imports the event loop, which most clusters do not need
     )
 
-    for machine, event in unreachable(event_log.read(directory)).items():
+    watched = {tunnel.machine for tunnel in state.layout.part.tunnels} if state.layout.part is not None else set()
+    events = (event for event in event_log.read(directory) if str(event.get("machine")) in watched)
+    for machine, event in unreachable(events).items():
         ago = (time.time_ns() - event["time"] + event["silent"]) / 1e9
         yield f"machine {machine} ({event['address']}) has not answered for {ago:.1f} s: it is down or cut off"
 

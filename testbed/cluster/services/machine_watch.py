@@ -41,13 +41,14 @@ class Reachability:
     """Reachability of a machine, derived from the numbers of requests and replies.
 
     Times are nanoseconds of the caller's clock. lost_at: time of the last reply if the machine is unreachable, else None.
+    Before the first reply, it is the time of creation.
     """
 
-    def __init__(self, now: int) -> None:
+    def __init__(self, now: int, lost_at: int | None = None) -> None:
         self._sent = 0
         self._answered = 0
-        self._last_reply = now
-        self.lost_at: int | None = None
+        self._last_reply = now if lost_at is None else lost_at
+        self.lost_at = lost_at
 
     def next_request(self) -> int:
         """Return the number of the next request. Sets `lost_at` if too many requests before it are unanswered."""
@@ -72,11 +73,11 @@ class Reachability:
 class _Peer:
     """A watched machine. local, remote: addresses of the tunnel's ends."""
 
-    def __init__(self, name: str, local: str, remote: str) -> None:
+    def __init__(self, name: str, local: str, remote: str, reachability: Reachability) -> None:
         self.name = name
         self.local = local
         self.remote = remote
-        self.reachability = Reachability(time.time_ns())
+        self.reachability = reachability
         self.socket: EchoSocket | None = None
 
 
@@ -92,14 +93,23 @@ class MachineWatch:
         self._timer = loop.timer(self._on_timer)
 
     def watch(self, layout: Layout) -> None:
-        """Watch the machines to which this part has tunnels, and no others."""
+        """Watch the machines to which this part has tunnels, and no others.
+
+        A machine that a previous supervisor has recorded as unreachable is unreachable until it answers.
+        """
         tunnels = layout.part.tunnels if layout.part is not None else ()
         keys = dict.fromkeys((tunnel.machine, tunnel.local, tunnel.remote) for tunnel in tunnels)
         for key in [key for key in self._peers if key not in keys]:
             self._close(self._peers.pop(key))
-        for key in keys:
-            if key not in self._peers:
-                self._peers[key] = _Peer(*key)
+        if added := [key for key in keys if key not in self._peers]:
+            lost = unreachable(event_log.read(self._directory))
+            for machine, local, remote in added:
+                event = lost.get(machine)
+                lost_at = None
+                if event is not None and event["address"] == remote:
+                    lost_at = event["time"] - event["silent"]
+                reachability = Reachability(time.time_ns(), lost_at)
+                self._peers[machine, local, remote] = _Peer(machine, local, remote, reachability)
         self._timer.set(self._loop.now() if self._peers else None)
 
     def _on_timer(self, now: int) -> None:

@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
-from testbed.cluster.services.machine_watch import INTERVAL, MAX_UNANSWERED, MIN_SILENCE, Reachability, unreachable
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.cluster.records import status
+from testbed.cluster.records.state import State
+from testbed.cluster.services import machine_watch
+from testbed.cluster.services.machine_watch import (
+    INTERVAL,
+    MAX_UNANSWERED,
+    MIN_SILENCE,
+    REACHABLE,
+    UNREACHABLE,
+    MachineWatch,
+    Reachability,
+    unreachable,
+)
+from testbed.engine.loop import Loop
+from testbed.kernel.processes import identity
+from testbed.kernel.waiter import Waiter
+from testbed.runtime import event_log
+from testbed.spec.layout import End, Layout, Part, Tunnel
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
 
 SECOND = 1_000_000_000
 
@@ -83,3 +109,60 @@ def test_the_machines_that_are_unreachable_after_all_events() -> None:
     events = [event("unreachable", "a"), event("unreachable", "b"), event("reachable", "a"), {"event": "heal"},
               event("reachable", "b"), lost_again]  # fmt: skip
     assert unreachable(events) == {"b": lost_again}
+
+
+class AnsweringSocket:
+    """Echo socket whose peer answers each request at once."""
+
+    def __init__(self, local: str, remote: str) -> None:  # noqa: ARG002
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def send(self, number: int) -> None:
+        os.write(self._writer, number.to_bytes(2))
+
+    def receive(self) -> int | None:
+        try:
+            return int.from_bytes(os.read(self._reader, 2))
+        except BlockingIOError:
+            return None
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+
+def part(*machines: str) -> Layout:
+    tunnels = tuple(Tunnel(End("n2", "eth0"), 1, "10.0.0.1", "10.0.0.2", machine=machine) for machine in machines)
+    return replace(resolve(Description.star(2)), part=Part("here", 1450, tunnels))
+
+
+def test_a_machine_that_answers_a_new_supervisor_is_reachable_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_watch, "EchoSocket", AnsweringSocket)
+    monkeypatch.setattr(machine_watch.namespaces, "inside", lambda _: nullcontext())
+    event_log.record(tmp_path, UNREACHABLE, machine="there", address="10.0.0.2", silent=7)
+    (lost,) = event_log.read(tmp_path)
+    waiter = Waiter()
+    loop = Loop(waiter)
+    watch = MachineWatch(loop, tmp_path, "")
+    watch.watch(part("there"))
+    loop.complete(loop.sleep(INTERVAL // 2))
+    watch.watch(part())
+    waiter.close()
+    events = list(event_log.read(tmp_path))
+    assert unreachable(events) == {}
+    assert [event["event"] for event in events] == [UNREACHABLE, REACHABLE]
+    assert events[1]["gap"][0] == lost["time"] - 7
+
+
+def test_a_machine_without_a_tunnel_is_not_reported_as_missing(tmp_path: Path) -> None:
+    event_log.record(tmp_path, UNREACHABLE, machine="former", address="10.0.0.3", silent=7)
+    event_log.record(tmp_path, UNREACHABLE, machine="there", address="10.0.0.2", silent=7)
+    state = State("c", "", "up", True, identity(), part("there"), {}, {}, 0)
+    messages = [message for message in status.missing(state, tmp_path) if message.startswith("machine ")]
+    assert len(messages) == 1
+    assert messages[0].startswith("machine there (10.0.0.2) has not answered for ")
