@@ -63,9 +63,9 @@ def up(
     """Bring a cluster up, or converge the running cluster of that name to the layout.
 
     replace_other: remove a cluster of that name from another file first. dry_run: plan only. progress: called after each
-    operation. The change succeeds completely or is rolled back. Raises UnsupportedError before anything changes;
-    ConflictError if the name belongs to another cluster that may not be replaced; KernelError with the operation that
-    failed and the reason.
+    operation. The change succeeds completely or is rolled back. Raises UnsupportedError and the errors of `decide_links`
+    before anything changes; ConflictError if the name belongs to another cluster that may not be replaced, or another
+    command is changing the cluster; KernelError with the operation that failed and the reason.
     """
     check_supported(desired.layout, desired.asked)
     with (
@@ -113,9 +113,10 @@ def _record_dropped_injections(store: Store, before: State | None, kept: tuple[I
 def alter(store: Store, name: str, edit: InjectionEdit, share: SharingEdit = current_sharing) -> ApplyResult:
     """Change the injections or the NIC sharing of a running cluster.
 
-    edit: maps the state to its new injections. share: maps the state to its new NIC sharing. An exception from either
-    cancels the change. A change that fails is rolled back. Raises NotFoundError, ConflictError, KernelError, and the errors
-    of `decide_links`.
+    edit: maps the state to its new injections. share: maps the state to its new NIC sharing; by default, the sharing ends
+    if its owner has. An exception from either cancels the change. A change that fails is rolled back. Raises NotFoundError
+    if the cluster does not exist or has ended, ConflictError if it is not up or another command is changing it, KernelError,
+    and the errors of `decide_links`.
     """
     store.existing_name(name)  # raises for an unknown cluster, whose directory the lock would create
     with store.locked(name, LOCK_TIMEOUT):
@@ -156,7 +157,8 @@ SharingEdit = Callable[[State], SharedNics | None]
 
 
 def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
-    """Lift the injections with these numbers, or all if none is given; return them."""
+    """Lift the injections with these numbers, or all if none is given; return them. Numbers that are not in force are
+    ignored. Raises the errors of `alter`."""
     lifted: list[Injection] = []
 
     def lift(state: State) -> tuple[Injection, ...]:
@@ -173,14 +175,14 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
 
 
 def stop_sharing(store: Store, name: str) -> None:
-    """End the sharing of NICs after its owner has ended."""
+    """End the sharing of NICs after its owner has ended. Raises the errors of `alter`."""
     # `current_sharing`, the default of `share`, drops it.
     alter(store, name, lambda state: state.injected)
 
 
 def _state_to_converge(store: Store, desired: DesiredState, *, replace_other: bool, dry_run: bool) -> State | None:
-    """Return the state of the cluster of that name if it can be converged; None if there is none. An abandoned or replaced
-    cluster is removed first, except in a dry run. Raises ConflictError."""
+    """Return the state of the cluster of that name if it can be converged; None if there is none, or it is abandoned or to
+    be replaced: then it is removed, except in a dry run. Raises ConflictError, and the errors of `decide_links`."""
     state = store.read(desired.name)
     if state is None:
         return None
@@ -198,6 +200,7 @@ def _state_to_converge(store: Store, desired: DesiredState, *, replace_other: bo
                 f"cluster {desired.name} is up from {state.origin}, not from {desired.origin}: "
                 "give this one another name with --name, or replace that one with --replace"
             )
+        decide_links(store, desired, ())  # raises its errors before the other cluster is removed
     if not dry_run:
         removal.remove(store, state)
         removal.end_holder(state)
