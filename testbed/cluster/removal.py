@@ -23,12 +23,16 @@ GRACE = 1.0  # seconds that a node's processes get between SIGTERM and SIGKILL
 
 
 def down(store: Store, name: str, grace: float = GRACE) -> None:
-    """Take a cluster down: end its programs and remove everything made for it."""
-    with store.locked(name, LOCK_TIMEOUT):
-        try:
+    """Take a cluster down: end its programs and remove everything made for it. Do nothing if there is no such cluster.
+
+    Raises ConflictError if another command holds the cluster's lock for longer than `LOCK_TIMEOUT`, KernelError if programs
+    survive, and the errors of `Store.read` except UnreadableStateError.
+    """
+    with store.locked(name, LOCK_TIMEOUT) as directory:
+        state = None
+        with contextlib.suppress(UnreadableStateError):
             state = store.read(name)
-        except UnreadableStateError:
-            state = None
+        if state is None and os.listdir(directory):  # unreadable, or dropped by an interrupted removal
             remove_unknown(store, name, grace)
         if state is not None:
             _record_removal(store, replace(state, owner=_remover(state)))
@@ -110,7 +114,7 @@ def end_holder(state: State) -> None:
 
 
 def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
-    """Remove a cluster whose state is unreadable: all objects with its mark. Its lock must be held."""
+    """Remove a cluster whose state is unreadable or missing: all objects with its mark. Its lock must be held."""
     _end_services(store.directory(cluster))
     _remove_objects(store, cluster, (), grace, named=True)
     daemons.end_all(namespace_names.HOLDER, cluster)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
@@ -14,6 +15,7 @@ from testbed.cluster.access.node_programs import CommandError, CommandTimeoutErr
 from testbed.cluster.faults import fault_injection
 from testbed.cluster.records.paths import RoundTrip, round_trip
 from testbed.cluster.records.state import State, Store
+from testbed.errors import NotFoundError
 from testbed.kernel import processes
 from testbed.spec.layout import Node
 from testbed.spec.selection import nodes_of
@@ -154,9 +156,8 @@ class Fault:
         return f"<fault {self._number}: {self._what}>"
 
     def lift(self) -> None:
-        """Lift the fault; do nothing if it is no longer in force."""
-        state = self._store.read(self._cluster)
-        if state is not None and any(injection.number == self._number for injection in state.injected):
+        """Lift the fault; do nothing if it is no longer in force, or the cluster has ended."""
+        with suppress(NotFoundError):
             fault_injection.heal(self._store, self._cluster, [self._number])
 
     def __enter__(self) -> Fault:

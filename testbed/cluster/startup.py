@@ -49,7 +49,8 @@ def bring_up(
         return up(desired, progress=progress)
     state = store.read(name)
     running = state if state is not None and not state.abandoned else None
-    if running is not None and running.origin != origin and replace_other and not dry_run:
+    may_replace = replace_other and lasting and not dry_run
+    if running is not None and running.lasting and running.origin != origin and may_replace:
         check_supported(layout, asked)  # fail before the other cluster is removed
         removal.down(store, name)
         running = None

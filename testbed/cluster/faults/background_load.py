@@ -38,10 +38,12 @@ def use_processor(store: Store, state: State, nodes: Sequence[str], share: float
     """Use up processor time on each node; return the started programs.
 
     share: 0.5 is half of a processor, 2 is two processors. seconds: duration; 0: without end. Raises DescriptionError for a
-    share that is not positive or exceeds the machine's processors.
+    share that is not positive or exceeds the machine's processors, NotFoundError for an unknown node.
     """
-    if not 0 < share <= (os.cpu_count() or 1):
-        raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", "more than 0% and at most all processors")])
+    processors = os.cpu_count() or 1
+    if not 0 < share <= processors:
+        expected = f"more than 0% and at most {processors:.0%}, the machine's processors"
+        raise DescriptionError("the load", [Problem("cpu", f"{share:.0%}", expected)])
     contexts = [node_programs.node_context(store, state, node) for node in nodes]
     with _all_or_none() as started:
         for node_context in contexts:
@@ -60,9 +62,11 @@ def send_traffic(
 
     rate: of each sender, bit/s including headers. seconds: duration; 0: without end. There is no congestion control. In a
     cluster on several machines, only programs on this machine's nodes are started. Raises NotFoundError for an unknown node
-    or a receiver without an address, DescriptionError for a sender that is the receiver, UnsupportedError for senders
-    on networks that the kernel's datagrams cannot cross.
+    or a receiver without an address, DescriptionError for a rate of 0 or a sender that is the receiver, UnsupportedError
+    for senders on networks that the kernel's datagrams cannot cross.
     """
+    if rate <= 0:
+        raise DescriptionError("the load", [Problem("rate", f"{rate} bit/s", "a rate of more than 0")])
     elsewhere = {node.name: node for node in state.layout.nodes_elsewhere()}
     address = (elsewhere.get(receiver) or node_programs.node_of(state, receiver)).address
     if not address:
@@ -130,7 +134,8 @@ def _wait(seconds: float) -> None:
 
 
 def _burn(share: float, seconds: float) -> None:
-    """Compute for a share of every period, measured in processor time, so that preemption does not reduce the share."""
+    """Compute for a share of every period, measured in processor time, so that a short preemption does not reduce the
+    share. Time missed by a longer one is not made up for."""
     end = _end_time(seconds)
     due = time.monotonic_ns()
     while time.monotonic_ns() < end:
@@ -141,7 +146,7 @@ def _burn(share: float, seconds: float) -> None:
         now = time.monotonic_ns()
         if due > now:
             time.sleep((due - now) / _SECOND)
-        else:  # preempted: do not catch up
+        else:  # preempted beyond the period's end: do not catch up
             due = now
 
 

@@ -160,7 +160,9 @@ class Agents:
     def start(self, key: str) -> processes.Identity:
         from testbed.runtime.shared import standing_agent
 
-        required, directory = self._required_agents()[key], self._store.directory(self._cluster)
+        required, directory = self._required_agents().get(key), self._store.directory(self._cluster)
+        if required is None:  # the state has changed since `required`
+            raise ConflictError(f"{key}: the sharing of its NIC has ended")
         agent = standing_agent.StandingAgent(
             required.config,
             required.namespace,

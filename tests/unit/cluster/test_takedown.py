@@ -1,0 +1,80 @@
+"""A cluster is only taken down by those who may, and entirely: remains without a state, clusters of running processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from testbed.cluster import removal, startup
+from testbed.cluster.faults import background_load, fault_injection
+from testbed.cluster.faults.injections import Injection
+from testbed.cluster.records.state import SharedNics, State, Store
+from testbed.cluster.running_cluster import Fault
+from testbed.cluster.services.service_kinds import Agents
+from testbed.errors import ConflictError, DescriptionError
+from testbed.kernel.processes import Identity, identity
+from testbed.spec.model import Description
+from testbed.spec.resolver import resolve
+
+NAME = "takedown-test"
+LAYOUT = resolve(Description.star(2))
+
+
+def state(owner: Identity, *, lasting: bool) -> State:
+    return State(NAME, "/one/star.toml", "up", lasting, owner, LAYOUT, {}, {}, 0, holder=owner)
+
+
+def test_remains_without_a_state_are_taken_down(tmp_path: Path) -> None:
+    store = Store(tmp_path / "root")
+    with store.locked(NAME, 1) as directory:
+        (directory / "hosts").write_text("")
+    removal.down(store, NAME)
+    assert store.names() == []
+
+
+def test_a_user_does_not_replace_a_cluster_of_a_running_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "root")
+    with store.locked(NAME, 1):
+        store.write(state(identity(), lasting=False))
+    monkeypatch.setattr("testbed.kernel.userns.is_root", lambda: False)
+    monkeypatch.setattr("testbed.kernel.userns.call_inside", lambda _, act: act())
+    monkeypatch.setattr(removal, "down", lambda *_: pytest.fail("the cluster is taken down"))
+    with pytest.raises(ConflictError, match="belongs to the running process"):
+        startup.bring_up(store, LAYOUT, name=NAME, origin="/other/star.toml", lasting=True, replace_other=True)
+
+
+def test_a_fault_that_heals_while_it_is_lifted_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "root")
+    healed = state(identity(), lasting=True)
+    with store.locked(NAME, 1):
+        store.write(replace(healed, injected=(Injection(1, "down: n1", down=("n1--s1",)),)))
+    heal = fault_injection.heal
+
+    def heal_meanwhile(store: Store, name: str, numbers: Sequence[int]) -> None:
+        store.write(healed)
+        heal(store, name, numbers)
+
+    monkeypatch.setattr(fault_injection, "heal", heal_meanwhile)
+    Fault(store, NAME, 1, "down: n1").lift()
+
+
+def test_an_agent_whose_sharing_has_just_ended_is_not_started(tmp_path: Path) -> None:
+    store = Store(tmp_path / "root")
+    with store.locked(NAME, 1):
+        shared = state(identity(), lasting=True)
+        store.write(replace(shared, nics=SharedNics("emp", 2, 0, identity()), phase="removing"))
+        with pytest.raises(ConflictError, match="n1: the sharing of its NIC has ended"):
+            Agents(store, NAME).start("n1")
+
+
+def test_a_load_without_a_rate_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(DescriptionError, match="more than 0"):
+        background_load.send_traffic(Store(tmp_path), state(identity(), lasting=True), ["n1"], "n2", 0, 0)
+    with pytest.raises(DescriptionError, match=f"at most {os.cpu_count() or 1:.0%}"):
+        background_load.use_processor(Store(tmp_path), state(identity(), lasting=True), ["n1"], 1e6, 0)
