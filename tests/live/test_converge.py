@@ -19,8 +19,7 @@ from testbed.cluster.plan import namespace_names
 from testbed.cluster.plan.veth_wiring import Wiring
 from testbed.cluster.records.state import Store
 from testbed.cluster.startup import bring_up
-from testbed.errors import ConflictError, DescriptionError
-from testbed.fates.text_files import BrokenFileError
+from testbed.errors import ConflictError, DescriptionError, NotFoundError
 from testbed.kernel import rtnl_dump
 from testbed.kernel.namespaces import open_path
 from testbed.spec.layout import Layout
@@ -384,7 +383,7 @@ def test_a_cluster_of_another_origin_is_a_conflict_that_names_both(down_at_the_e
 def test_a_description_that_cannot_be_brought_up_replaces_nothing(down_at_the_end: None) -> None:  # noqa: ARG001
     first = up(Description.star(2), origin="/one/star.toml")
     invalid = Description.star(2, delay="1ms", jitter="1ms", distribution="table", jitter_file="/missing")
-    with pytest.raises(BrokenFileError, match="missing"):
+    with pytest.raises(NotFoundError, match="missing"):
         up(invalid, origin="/other/star.toml", replace_other=True)
     assert Store().read(NAME) == first.state
     assert up(Description.star(2), origin="/one/star.toml").operations == ()
