@@ -157,6 +157,8 @@ class NetlinkExecutor:
                         self._make_tunnels([operation for operation in batch if isinstance(operation, MakeTunnel)])
                 except OSError as error:
                     raise KernelError(f"{batch[0]} failed: {_describe_error(error)}") from error
+                except RequestError as error:
+                    raise KernelError(f"{batch[0]} failed: {error.refusals[0].reason}") from error
                 progress(last)
                 first = last
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import struct
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 from testbed.cluster.plan import netlink_executor
-from testbed.cluster.plan.kernel_operations import MakeCable, Operation, SetUp
+from testbed.cluster.plan.kernel_operations import AwaitCarrier, MakeCable, Operation, SetUp
 from testbed.cluster.plan.netlink_executor import NetlinkExecutor
-from testbed.kernel.netlink import attribute
+from testbed.errors import KernelError
+from testbed.kernel.netlink import Refusal, RequestError, attribute
 from testbed.kernel.rtnl_dump import has_pending_carrier
 
 CABLE = MakeCable("n1.eth0", "", "n1-eth0", 3, "", 0, up=True, peer_key="n1", peer_device="eth0", peer_index=2,
@@ -38,6 +41,18 @@ def await_watch(monkeypatch: pytest.MonkeyPatch, settling_reads: int, operations
 
 def test_a_change_waits_until_no_new_cable_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await_watch(monkeypatch, 3, [CABLE]) == 4
+
+
+def test_an_interface_that_is_gone_is_an_error_of_the_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> None:
+        raise RequestError([Refusal(0, errno.ENODEV, "No such device")])
+
+    executor = NetlinkExecutor("c", lambda _: "", named=False)
+    monkeypatch.setattr(executor, "open", lambda _: SimpleNamespace(route=None))
+    monkeypatch.setattr(netlink_executor, "interface", read)
+    monkeypatch.setattr(netlink_executor.namespaces, "restore_namespace", nullcontext)
+    with pytest.raises(KernelError, match=r"n1-eth0.* failed: No such device"):
+        executor.apply([AwaitCarrier("n1-eth0", 3)], lambda _: None)
 
 
 def test_a_change_without_new_cables_reads_no_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
