@@ -1,4 +1,4 @@
-"""Commands of nodes that are no lists."""
+"""Commands of nodes that are no lists, and programs that cannot be executed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from testbed.cluster.access import node_programs
 from testbed.cluster.running_cluster import RunningNode
+from testbed.errors import TestbedError
+from testbed.kernel.setns import NodeContext
 
 
 @pytest.mark.parametrize("method", ["run", "popen"])
@@ -20,3 +23,12 @@ def test_a_command_that_is_no_list_is_an_error_at_the_users_line(
         getattr(node, method)(command)
     (shown,) = raised.traceback.filter(raised)  # as pytest prints it
     assert Path(shown.path) == Path(__file__)
+
+
+def test_a_file_that_the_kernel_cannot_execute_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo no interpreter is named\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(node_programs, "enter", lambda _: None)
+    with pytest.raises(TestbedError, match=r"^n1: .*/script cannot be run: Exec format error$"):
+        node_programs.start(NodeContext("", "n1", ""), [str(script)])
