@@ -1,8 +1,8 @@
 """Garbage collection: remove clusters that have lost their owner, and nothing else.
 
 Skipped are clusters that another command is changing, clusters that depend on a process of another pid namespace, and
-clusters with running processes whose owner is of another boot or pid namespace: it cannot be determined whether such an
-owner is alive.
+clusters whose owner is of another boot or pid namespace while processes run in namespaces with their recorded inodes: the
+owner may be alive in the other pid namespace, and after another boot the inodes are those of other namespaces.
 """
 
 from __future__ import annotations

@@ -44,7 +44,8 @@ class ChildFunction(Generic[T]):
 
     def __init__(self, function: Callable[[Callable[[], None], int], T]) -> None:
         """Start function(ready, stop), and return once it has called ready(). The function must end when the descriptor
-        `stop` becomes readable. Raises the function's TestbedError or OSError if it fails before."""
+        `stop` becomes readable. Raises the function's TestbedError or OSError if it fails before, and TestbedError if it
+        ends before."""
         stop, self._stop = os.pipe()
         self._answers, answer = os.pipe()
         self._child = fork()
@@ -71,7 +72,7 @@ class ChildFunction(Generic[T]):
             raise TestbedError("a child process ended before it was ready")
 
     def end(self) -> T:
-        """Request the end of the function, and return its result. Raises the function's TestbedError or OSError."""
+        """Request the end of the function, and return its result. Raises errors as `in_child` does."""
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             os.write(self._stop, _END)  # closing is not sufficient: another forked process may have this end open
         try:

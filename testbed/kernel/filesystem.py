@@ -125,7 +125,7 @@ _MAX_KERNEL_FILE: Final = 4096  # bytes
 
 
 def read_kernel_file(path: str) -> str:
-    """Read a short file below /proc or /sys, in one system call. Raises OSError."""
+    """Read the first 4096 bytes of a file below /proc or /sys, in one system call. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(descriptor, _MAX_KERNEL_FILE).decode(errors="replace")

@@ -144,7 +144,8 @@ def open_path(path: str) -> OpenNamespace:
 
 
 def alias_of(path: str) -> str:
-    """Return the alias of the loopback interface of the namespace at `path`; empty without an alias or a namespace."""
+    """Return the alias of the loopback interface of the namespace at `path`; empty without an alias or a namespace. Raises
+    OSError if the namespace is removed meanwhile."""
     if not is_namespace(path):
         return ""
     from testbed.kernel import rtnl_dump

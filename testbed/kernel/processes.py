@@ -19,8 +19,10 @@ from testbed.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Unique identity of a process: boot id, inode of the pid namespace, pid there, and start time in clock ticks since boot,
-    or -1 if the process had ended when its identity was read."""
+    """Unique identity of a process: boot id, inode of the pid namespace, pid there, and start time in clock ticks.
+
+    start: since boot; -1 if the process had ended when its identity was read.
+    """
 
     boot: str
     pid_namespace: int
@@ -154,7 +156,7 @@ class NamespaceProcesses:
 
     def scan(self, on_found: Callable[[int], None] | None = None) -> list[int]:
         """List the pids of the members except this process, the highest first. on_found: called with each pid as soon as it
-        is found."""
+        is found, except those of descendants that have left the namespaces."""
         pids: set[int] = set()
         checked = {os.getpid()}
         for _ in range(_MAX_SCANS):

@@ -128,7 +128,8 @@ class Interface:
 
     up: whether it is set up. master: index of the switch that it is plugged into; 0: none. peer: index of the other end of a
     veth pair, in that end's namespace; 0: none. learning, flooding: settings of a switch's port; True elsewhere.
-    is_operational: whether it sends frames, which it does some time after it is set up.
+    is_operational: whether its operational state is "up", some time after it and its peer are set up; until then, it drops
+    the frames that it is to send. Never so for a loopback interface, whose state is "unknown".
     """
 
     index: int

@@ -30,7 +30,7 @@ def is_root() -> bool:
 def become_namespace_root() -> None:
     """Move the calling process, which must have one thread, into new user, mount and network namespaces, as their root.
 
-    Raises PermissionDeniedError if the machine forbids it.
+    Raises PermissionDeniedError if the machine forbids it, OSError if a private /run/netns cannot be mounted.
     """
     user, group = os.geteuid(), os.getegid()
     try:

@@ -179,7 +179,9 @@ def start(
     except PermissionError as error:
         raise TestbedError(f"{node_context.host_name}: permission denied to run {error.filename}") from error
     except OSError as error:  # such as ENOEXEC, for a script without "#!"
-        raise TestbedError(f"{node_context.host_name}: {command[0]} cannot be run: {error.strerror or error}") from error
+        raise TestbedError(
+            f"{node_context.host_name}: {command[0]} cannot be run: {error.strerror or error}"
+        ) from error
     except subprocess.SubprocessError as error:
         os.set_blocking(reader, False)
         with contextlib.suppress(BlockingIOError):

@@ -35,9 +35,9 @@ def ensure(store: Store, name: str, nodes: Collection[str] = ()) -> Path:
     """Ensure that an sshd runs on these nodes of a running cluster (default: all); return the path of the client
     configuration.
 
-    Existing files and servers are kept. Raises NotFoundError, UnsupportedError without OpenSSH or for a user without a
-    name, ConflictError if another program listens on the port, and TestbedError with sshd's output if it does not
-    start.
+    Existing keys are kept, and servers that run with the current configuration. Raises NotFoundError; UnsupportedError
+    without OpenSSH or for a user without a name; ConflictError if the cluster is not up, another command is changing it, or
+    another program listens on the port; TestbedError with sshd's output if it does not start.
     """
     store.choose(name)
     sshd = shell_servers.find_sshd()

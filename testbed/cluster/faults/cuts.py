@@ -25,7 +25,7 @@ from testbed.spec.layout import Layout
 
 
 def changed_cuts(before: Sequence[Injection], after: Sequence[Injection]) -> set[str]:
-    """Return the links that are down either before or after a change; empty if the change is not only about cuts."""
+    """Return the links that a change of the injections cuts or restores; empty if it also changes anything else."""
     differing = [injection for injection in (*before, *after) if injection not in before or injection not in after]
     if any(injection.places or injection.rules or injection.programs for injection in differing):
         return set()

@@ -221,8 +221,8 @@ def _check_groups(layout: Layout, groups: Sequence[Sequence[str]]) -> None:
 
 
 def heal(store: Store, name: str, numbers: Sequence[int] = ()) -> tuple[Injection, ...]:
-    """Lift injections; return them. numbers: of the injections; empty: all. NotFoundError for a number that is not in
-    force."""
+    """Lift injections; return them. numbers: of the injections; empty: all. Raises NotFoundError for a number that is not in
+    force, and the errors of `lifecycle.alter`."""
     active = {injection.number for injection in store.choose(name).injected}
     if unknown := sorted(set(numbers) - active):
         alternatives = f"in force are {', '.join(map(str, sorted(active)))}" if active else "none is in force"

@@ -196,7 +196,7 @@ def _cables(layout: Layout) -> dict[str, tuple[str, ...]]:
 
 
 def restrict(layout: Layout, injected: Iterable[Injection]) -> tuple[Injection, ...]:
-    """Restrict injections to the links of a layout; drop injections that affect none of them."""
+    """Restrict injections to the links of a layout; drop injections that affect other links only."""
     links = {link.name for link in layout.links}
     restricted = []
     for injection in injected:

@@ -42,10 +42,10 @@ def decide(
 
     asked: the datapath of links that do not specify one. base: the directory for relative paths of tables and traces.
     log: the file to which the relay writes the fates of frames on its links, or empty; other datapaths report none.
-    known_texts: texts of tables and traces, by their paths in the impairments, for files that no longer exist.
+    known_texts: texts of tables and traces, by their paths in the impairments, for files that can no longer be read.
 
-    Raises DescriptionError, RuleError and BrokenFileError for invalid impairments; UnsupportedError lists all links that no
-    datapath of this machine supports.
+    Raises DescriptionError, RuleError and BrokenFileError for invalid impairments; NotFoundError or TestbedError for a table
+    or trace that cannot be read; UnsupportedError lists all links that no datapath of this machine supports.
     """
     injected = tuple(injected)
     injected_links = {name for injection in injected for name in injection.links}

@@ -16,8 +16,9 @@ class RoundTrip:
     """Impairments of a round trip.
 
     delay: sum of the one-way delays in both directions, ns. jitter: sum of their jitters, ns. loss: share of round trips
-    that lose a frame, not counting patterns and rules. rate: rate of the slowest link on the forward path, bit/s; 0:
-    unlimited. rules: number of fault rules on both paths. down: whether a link on the path is down.
+    that lose a frame, not counting patterns and rules. rate: rate of the slowest link on the forward path, bit/s; 0: no link
+    has a constant rate. Rate traces are not counted. rules: number of fault rules on both paths; a replay counts as one.
+    down: whether a link on the path is down.
     """
 
     source: str

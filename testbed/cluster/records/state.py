@@ -6,6 +6,9 @@
     ROOT/CLUSTER/private/NODE/*  private directories, mounted at the paths in the description
     ROOT/CLUSTER/ssh/            files of `secure_shell` for servers and clients, if ssh has been used
 
+The log of events (`runtime.event_log`), and the locks, sockets, orders and logs of supervisor, relay and agents are there,
+too.
+
 The lock of a cluster is an flock on its directory: it ends with the process that took it and leaves no lock file behind.
 ROOT is /run/netns-testbed for root; for other users it is in $XDG_RUNTIME_DIR, if they own that directory, or in /tmp.
 """
@@ -59,10 +62,11 @@ class State:
     """The recorded state of one cluster.
 
     origin: the resolved path of its file, or another label of its origin. phase: "building", "changing" and "removing"
-    name the operation in progress by `owner`; after the owner's death they show which operation was interrupted. lasting:
-    whether the cluster stays until it is taken down; otherwise it ends with `owner`. holder: the process that holds its
-    namespaces, if any. namespaces: key -> path. inodes: key -> inode, once known. created: seconds since the epoch.
-    previous: the layout before an unfinished change of the layout.
+    name the operation in progress under the cluster's lock; if nobody holds the lock, it was interrupted. lasting: whether
+    the cluster stays until it is taken down; otherwise it ends with `owner`. owner: of a lasting cluster, the process that
+    last brought it up, converged it or took it down. holder: the process that holds its namespaces, if any. namespaces: key
+    -> path. inodes: key -> inode, once known. created: seconds since the epoch. previous: the layout before an unfinished
+    change of the layout.
 
     asked: the requested datapath of links. injected: the injections in force. issued: the highest number of an injection so
     far. datapaths: link -> its datapath, if not "direct". notes: link -> approximations of its datapath, and reasons why
@@ -98,7 +102,9 @@ class State:
 
     @property
     def abandoned(self) -> bool:
-        """Whether the owner died during an operation, or the cluster should have ended with it."""
+        """Whether the cluster must be removed: its namespace holder has died, its owner has died while bringing it up or
+        taking it down, or it should have ended with its owner. A lasting cluster with an interrupted change can be
+        converged."""
         if self.holder is not None and not self.holder.is_alive:
             return True
         return (self.phase in ("building", "removing") or not self.lasting) and not self.owner.is_alive
@@ -232,7 +238,7 @@ def _digest(text: str) -> str:
 
 
 SYSTEM_ROOT: Final = Path("/run/netns-testbed")
-"""Directory of root's clusters, readable by every user."""
+"""Directory of root's clusters. Every user can list it; only root can read the states."""
 
 
 def default_root() -> Path:
@@ -272,7 +278,8 @@ class Store:
         return self.directory(name) / "ssh"
 
     def names(self) -> list[str]:
-        """List the sorted names of all clusters that have a directory."""
+        """List the sorted names of all clusters that have a directory. Raises PermissionDeniedError if the root is not
+        readable, or belongs to or can be written by another user."""
         try:
             self._check_owner()
             with os.scandir(self.root) as entries:
@@ -285,7 +292,11 @@ class Store:
             ) from error
 
     def read(self, name: str) -> State | None:
-        """Read a cluster's state; None if it has none. Raises UnreadableStateError, OtherPidNamespaceError."""
+        """Read a cluster's state; None if it has none.
+
+        Raises UnreadableStateError; OtherPidNamespaceError if the cluster depends on a process of another pid namespace;
+        PermissionDeniedError as `names` does; DescriptionError for an invalid name.
+        """
         path = self.directory(name) / "state.json"
         try:
             self._check_owner()
@@ -321,7 +332,8 @@ class Store:
         remove_file(self.directory(name) / "state.json")
 
     def choose(self, name: str | None) -> State:
-        """Read the state of a cluster. name: as for `existing_name`. Raises its NotFoundError and the errors of `read`."""
+        """Read the state of a cluster. name: as for `existing_name`. Raises NotFoundError, also for a cluster without a
+        state, and the errors of `read`."""
         chosen = self.existing_name(name)
         state = self.read(chosen)
         if state is None:
@@ -365,7 +377,8 @@ class Store:
     def locked(self, name: str, timeout: float) -> Iterator[Path]:
         """Hold the cluster's lock; create its directory if needed, and remove it at the end if it is empty.
 
-        Raises ConflictError if another process holds the lock for longer than `timeout` seconds.
+        Raises ConflictError if the lock is held elsewhere for longer than `timeout` seconds, PermissionDeniedError or
+        TestbedError if a directory cannot be made, KernelError without free file descriptors.
         """
         deadline = time.monotonic() + timeout
         path = self.directory(name)

@@ -44,7 +44,7 @@ class LinkStatus:
 
     exists: whether both ends exist. up: whether both are up. forward: counters of the direction from end a to end b.
     backward: those from b to a. forward_impairment, backward_impairment: the declared impairments overlaid with the
-    injected ones; not set for a link that nothing impairs.
+    injected ones; `UNIMPAIRED` for a link that nothing impairs.
     """
 
     link: Link
@@ -89,7 +89,7 @@ class ClusterStatus:
 
 
 def status(state: State) -> ClusterStatus:
-    """Read the status of a running cluster. NotFoundError if it has ended."""
+    """Read the status of a running cluster, which must be in the user's default store. NotFoundError if it has ended."""
     if state.end_reason:
         raise NotFoundError(state.end_reason)
     interfaces_by_key = _read_interfaces(state)
@@ -156,7 +156,7 @@ def _unreachable(state: State, directory: Path) -> Iterator[str]:
 
 
 def links(state: State, names: Collection[str]) -> tuple[LinkStatus, ...]:
-    """Read the status of some links only."""
+    """Read the status of the links with these names only; unknown names are ignored."""
     pairs = zip(state.layout.links, wire_ends(state.layout), strict=True)
     ends = [(link, pair) for link, pair in pairs if link.name in names]
     devices: dict[str, set[str]] = {namespace_names.WIRE: {device for _, pair in ends for device in pair}}

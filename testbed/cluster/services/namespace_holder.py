@@ -84,7 +84,7 @@ def hold_user_namespace(root: Path, cluster: str, *, lasting: bool) -> processes
     """Start the holder of a rootless cluster, in new user and mount namespaces.
 
     lasting: whether the cluster outlives this process; otherwise the holder removes it when this process dies. Raises
-    PermissionDeniedError if the machine forbids user namespaces.
+    PermissionDeniedError if the machine forbids user namespaces, OSError if its /run/netns cannot be mounted.
     """
     parent = processes.identity()
     return daemons.start(
@@ -130,7 +130,7 @@ def _receive_descriptors(connection: socket.socket) -> bool:
 
 
 def _remove_orphan(root: Path, cluster: str, parent: processes.Identity) -> None:
-    """Remove the cluster if it was the parent's.
+    """Remove the cluster if it was the parent's; without a state, remove what its directory contains.
 
     The parent may have died while it waited for the lock of another owner's cluster with the same name.
     """

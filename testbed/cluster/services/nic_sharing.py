@@ -28,7 +28,8 @@ def share(store: Store, name: str, nics: SharedNics) -> State:
     """Share every node's first NIC among host processes until `stop` is called or the owner ends.
 
     Raises NotFoundError if the cluster does not exist or has no NICs, UnsupportedError if NICs of the protocol cannot be
-    shared this way, ConflictError if the NICs are shared already, KernelError if a NIC is unavailable.
+    shared this way, ConflictError if the NICs are shared already, ConflictError or KernelError if a NIC is unavailable, and
+    the other errors of `lifecycle.alter`.
     """
     if not nic_configs(store.choose(name).layout, nics.protocol, nics.functions, nics.spin):
         raise NotFoundError(f"no node of cluster {name} has a NIC")
@@ -62,7 +63,8 @@ def stop(store: Store, name: str, nics: SharedNics) -> None:
 def keep_supervised(store: Store, name: str, nics: SharedNics, stop_descriptor: int) -> None:
     """Restart the supervisor whenever it ends, until `stop_descriptor` becomes readable.
 
-    Raises NotFoundError if the cluster is taken down, ConflictError if its NICs are no longer shared.
+    Raises NotFoundError if the cluster is taken down, ConflictError if its NICs are no longer shared, and the errors of
+    `lifecycle.alter` for a supervisor that cannot be started, except ConflictError.
     """
     while True:
         state = store.read(name)
@@ -79,7 +81,7 @@ def keep_supervised(store: Store, name: str, nics: SharedNics, stop_descriptor: 
         poll.register(stop_descriptor, select.POLLIN)
         if poll.poll(_POLL_INTERVAL * 1000):
             return
-        with contextlib.suppress(NotFoundError, ConflictError):  # the cluster is locked, or being taken down
+        with contextlib.suppress(NotFoundError, ConflictError):  # the cluster is locked, or being taken down; try again
             run_in_user_namespace(store, name, partial(lifecycle.alter, store, name, _unchanged))
 
 

@@ -145,7 +145,7 @@ def engage(store: Store, state: State, orders: Orders, before: State | None = No
     """Write the orders and make the relay and the supervisor apply them; when this returns, they are in force.
 
     The state, including its injections, must be written. before: the state before a change of injections alone. Raises
-    KernelError with the relay's reason.
+    KernelError with the relay's reason, and the errors of `supervisor.ensure`.
     """
     paths = RelayPaths(store.directory(state.name))
     current = paths.read_orders()
@@ -200,7 +200,8 @@ def _load_orders(socket: Path, restart: Callable[[], object]) -> None:
 
 
 def report(store: Store, state: State) -> dict[str, Any] | None:
-    """Read the relay's current report; None if there is no relay or one of its processes does not answer.
+    """Read the relay's current report; None if there is no relay or one of its processes does not listen. Raises KernelError
+    if a process listens and does not answer.
 
     Links, modelled switches and idle rules of all processes are merged. "processes" lists the other values of each process;
     "pid" is that of the first process, "begun" and "time" are the latest, "processor" is the sum.

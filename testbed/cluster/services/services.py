@@ -22,7 +22,8 @@ from testbed.runtime import event_log
 K = TypeVar("K", int, str)
 
 _RETRY_INTERVAL: Final = 1_000_000_000  # ns until a failed start is retried
-_MAX_QUICK_RESTARTS: Final = 3  # number of immediate restarts within _RETRY_INTERVAL; later ones are delayed
+# Number of immediate restarts of all processes of a kind within _RETRY_INTERVAL; later ones are delayed.
+_MAX_QUICK_RESTARTS: Final = 3
 
 
 class FormerProcess(NamedTuple):

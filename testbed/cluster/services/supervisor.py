@@ -116,8 +116,8 @@ class _Supervisor:
     def prepare(self) -> None:
         """Take the lock, adopt running services and start missing ones.
 
-        Raises LockedError if a supervisor already runs, ConflictError if nothing needs one, and errors that prevent the
-        relay or an agent from starting.
+        Raises LockedError if a supervisor already runs, ConflictError if nothing needs one, and the errors of
+        `RelayProcesses.start` and `Agents.start`.
         """
         directory = self._paths.directory
         self._lock = locks.Lock(supervisor_lock(directory))
@@ -217,7 +217,7 @@ class _Supervisor:
     # Timed injections, and the sharing of NICs
 
     def _heal(self, now: int) -> None:
-        """Heal the injections whose end has come."""
+        """Heal the injections whose end has come; retry after `_RETRY_INTERVAL` if that fails."""
         state = self._store.read(self._cluster)
         injected = state.injected if state is not None else ()
         due = [injection.number for injection in injected if 0 < injection.until <= now]
