@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-from testbed.errors import KernelError, PermissionDeniedError, TestbedError
+from testbed.errors import KernelError, PermissionDeniedError, TestbedError, reason_of
 from testbed.kernel import cgroups, diversion, mounts, netlink_messages, syscalls, userns
 from testbed.kernel.children import in_child
 from testbed.kernel.netlink import RequestError, RouteSocket
@@ -43,8 +43,12 @@ def _namespace_capabilities(names: Container[str] | None = None) -> list[Capabil
     enter = _new_namespace if userns.is_root() else userns.become_namespace_root
     try:
         return in_child(lambda: _run_trials(enter, names))
-    except TestbedError as error:
-        return [Capability("network namespaces", False, str(error), "everything", "run as root")]
+    except (TestbedError, OSError) as error:
+        return [Capability("network namespaces", False, _reason(error), "everything", "run as root")]
+
+
+def _reason(error: TestbedError | OSError) -> str:
+    return reason_of(error) if isinstance(error, OSError) else str(error)
 
 
 def _new_namespace() -> None:
@@ -69,8 +73,10 @@ def _user_namespaces() -> Capability:
     meaning = "clusters without root"
     try:
         in_child(userns.become_namespace_root)
-    except TestbedError as error:
+    except PermissionDeniedError as error:
         return Capability("user namespaces", False, "refused", meaning, str(error))
+    except (TestbedError, OSError) as error:
+        return Capability("user namespaces", False, _reason(error), meaning, "run as root")
     return Capability("user namespaces", True, "made one", meaning, "")
 
 
