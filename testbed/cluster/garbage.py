@@ -94,10 +94,12 @@ def _collect_named_namespaces(cluster_names: set[str]) -> Iterator[Finding]:
             yield Finding(what, True, "it was not completely made, and its cluster has no state")
             continue
         path = str(namespaces.NAMES / name)
-        mark = Mark.parse(namespaces.alias_of(path))
+        try:
+            mark, inode = Mark.parse(namespaces.alias_of(path)), os.stat(path).st_ino
+        except OSError:  # another process has just removed it
+            continue
         if mark is None:
             continue
-        inode = os.stat(path).st_ino
         if mark.owner.is_alive:
             yield Finding(what, False, f"its cluster has no state, but process {mark.owner.pid} that made it is alive")
         elif not mark.owner.is_local and processes.inside([inode]):

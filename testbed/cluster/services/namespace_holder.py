@@ -39,13 +39,16 @@ class HolderClient:
 
     def hold(self, descriptors: Mapping[str, int]) -> dict[str, str]:
         """Pass copies of these descriptors to the holder; return the paths of the copies, by key. Raises KernelError if the
-        holder runs out of descriptors."""
+        holder runs out of descriptors or dies, OSError if it has died before."""
         keys = list(descriptors)
         paths: dict[str, str] = {}
         for first in range(0, len(keys), _MAX_DESCRIPTORS):
             batch = keys[first : first + _MAX_DESCRIPTORS]
             socket.send_fds(self._connection, [b"hold"], [descriptors[key] for key in batch])
-            numbers = self._connection.recv(_MAX_REPLY).split()
+            reply = self._connection.recv(_MAX_REPLY)
+            if not reply:
+                raise KernelError("the cluster's namespace holder has died")
+            numbers = reply.split()
             if len(numbers) != len(batch):
                 raise KernelError("no file descriptors are left for the cluster's namespace holder (see 'ulimit -n')")
             paths.update(zip(batch, (f"/proc/{self.identity.pid}/fd/{int(number)}" for number in numbers), strict=True))

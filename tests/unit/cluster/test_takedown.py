@@ -1,21 +1,23 @@
-"""A cluster is only taken down by those who may, and entirely: remains without a state, clusters of running processes."""
+"""Takedown and collection of clusters, and deaths and ends meanwhile: of holders, faults, sharings and namespaces."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from testbed.cluster import removal, startup
+from testbed.cluster import garbage, removal, startup
 from testbed.cluster.faults import background_load, fault_injection
 from testbed.cluster.faults.injections import Injection
 from testbed.cluster.records.state import SharedNics, State, Store
 from testbed.cluster.running_cluster import Fault
+from testbed.cluster.services.namespace_holder import HolderClient
 from testbed.cluster.services.service_kinds import Agents
-from testbed.errors import ConflictError, DescriptionError
+from testbed.errors import ConflictError, DescriptionError, KernelError
 from testbed.kernel.processes import Identity, identity
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -78,3 +80,27 @@ def test_a_load_without_a_rate_is_rejected(tmp_path: Path) -> None:
         background_load.send_traffic(Store(tmp_path), state(identity(), lasting=True), ["n1"], "n2", 0, 0)
     with pytest.raises(DescriptionError, match=f"at most {os.cpu_count() or 1:.0%}"):
         background_load.use_processor(Store(tmp_path), state(identity(), lasting=True), ["n1"], 1e6, 0)
+
+
+def test_a_namespace_that_is_removed_meanwhile_does_not_end_the_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def alias_of(_: str) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(garbage, "is_root", lambda: True)
+    monkeypatch.setattr(garbage, "collect_temporary", lambda: ())
+    monkeypatch.setattr(garbage.namespaces, "names", lambda: ["gone"])
+    monkeypatch.setattr(garbage.namespaces, "alias_of", alias_of)
+    monkeypatch.setattr(garbage.processes, "all_pids", list)
+    monkeypatch.setattr(garbage.cgroups, "clusters", set)
+    monkeypatch.setattr(removal, "tidy", lambda _: None)
+    assert garbage.collect(Store(tmp_path / "root")) == []
+
+
+def test_the_death_of_the_namespace_holder_is_reported() -> None:
+    client_end, holder_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with client_end, holder_end:
+        holder_end.shutdown(socket.SHUT_WR)
+        with pytest.raises(KernelError, match="holder has died"):
+            HolderClient(identity(), client_end).hold({"n1": 0})
