@@ -60,7 +60,7 @@ class Diversions:
 
     def await_carriers(self) -> None:
         """Wait until the taps of new diversions can send."""
-        for name in self._detours.keys() - self._diverted:
+        for name in sorted(self._detours.keys() - self._diverted):
             detour = self._detours[name]
             for device in (detour.near, detour.far):
                 if device not in self._draft.down:
