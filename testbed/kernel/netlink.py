@@ -150,6 +150,9 @@ class RouteSocket:
                     interrupted = interrupted or bool(flags & NLM_F_DUMP_INTR)
                     if kind == NLMSG_DONE:
                         done = True
+                        (code,) = _ERROR.unpack_from(body)
+                        if code < 0:  # the kernel rejected the request, or the dump failed on the way
+                            raise RequestError([_refusal(0, -code, flags, body, is_done=True)])
                     elif kind == NLMSG_ERROR:
                         (code,) = _ERROR.unpack_from(body)
                         if code:
@@ -235,17 +238,18 @@ def redirected_to(actions: memoryview) -> int | None:
     return None if parameters is None else int(MIRRED.unpack_from(parameters)[6])
 
 
-def _refusal(position: int, code: int, flags: int, body: memoryview) -> Refusal:
-    message = _extended_message(flags, body)
+def _refusal(position: int, code: int, flags: int, body: memoryview, *, is_done: bool = False) -> Refusal:
+    message = _extended_message(flags, body, is_done)
     return Refusal(position, code, f"{os.strerror(code)} ({message})" if message else os.strerror(code))
 
 
-def _extended_message(flags: int, body: memoryview) -> str:
-    """Return the message of an extended acknowledgement, or an empty string."""
+def _extended_message(flags: int, body: memoryview, is_done: bool) -> str:
+    """Return the message of an extended acknowledgement, or an empty string. is_done: whether it is in an NLMSG_DONE, which
+    does not repeat the request."""
     if not flags & NLM_F_ACK_TLVS:
         return ""
-    offset = _ERROR.size + _HEADER.size
-    if not flags & NLM_F_CAPPED:  # the refused request follows in full
+    offset = _ERROR.size if is_done else _ERROR.size + _HEADER.size
+    if not (is_done or flags & NLM_F_CAPPED):  # the refused request follows in full
         (length,) = struct.unpack_from("=I", body, _ERROR.size)
         offset = _ERROR.size + ((length + 3) & ~3)
     value = attributes(body[offset:]).get(NLMSGERR_ATTR_MSG)

@@ -88,3 +88,10 @@ def test_an_empty_batch_makes_no_call(route: RouteSocket) -> None:
     with observed_by(calls.append):
         route.execute([])
     assert calls == []
+
+
+def test_a_rejected_dump_is_an_error(route: RouteSocket) -> None:
+    changes_mask = bytes(12) + b"\1\0\0\0"  # a field of struct ifinfomsg that must be 0 in a dump
+    with pytest.raises(RequestError, match=r"Invalid argument \(.*dump"):
+        route.dump(rtnl_dump.RTM_GETLINK, changes_mask)
+    assert "lo" in names(route)
