@@ -64,9 +64,8 @@ class FrameSocket:
         self._device = device
         self._mtu = mtu
         self._receiver_mtus: Mapping[bytes, tuple[str, int]] = {}
-        self._oversized: dict[
-            str, tuple[int, int]
-        ] = {}  # receiver -> number of oversized frames sent to it, bytes of the longest
+        # Receiver -> number of oversized frames sent to it, bytes of the longest
+        self._oversized: dict[str, tuple[int, int]] = {}
         self.max_frame = mtu + HEADROOM
         self.received = 0
         """Frames received, up to the last `update_counts`."""

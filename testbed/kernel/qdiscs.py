@@ -48,9 +48,8 @@ VLAN_TAG: Final = 4
 _BASIC = struct.Struct("=QI")  # bytes, packets
 _QUEUE = struct.Struct("=5I")  # qlen, backlog, drops, requeues, overlimits
 _U64 = struct.Struct("=Q")
-_SIZES = struct.Struct(
-    "=BBhiIIII"
-)  # struct tc_sizespec: logs, alignment, overhead, link layer, least size, mtu, entries
+# struct tc_sizespec: logs, alignment, overhead, link layer, least size, mtu, entries
+_SIZES = struct.Struct("=BBhiIIII")
 # The 16-bit length of TCA_STAB includes three attribute headers (its own, those of struct tc_sizespec and of the table) of
 # 4 bytes, the 24 bytes of struct tc_sizespec and the table, with 2 bytes for each size. All are padded to 4 bytes.
 _MAX_SLOTS = (0xFFFC - 3 * 4 - 24) // 2
@@ -114,8 +113,8 @@ def request(
 class Qdisc:
     """State of an interface's root qdisc, as the kernel reports it.
 
-    options: the payload of TCA_OPTIONS. frames, bytes: that have left it. dropped:
-    frames, for any cause. queued, backlog: frames and bytes that are in it now.
+    options: the payload of TCA_OPTIONS. frames, bytes: numbers of frames and bytes that have left it. dropped: number of
+    frames that it has dropped, for any cause. queued, backlog: numbers of frames and bytes that are in it now.
     """
 
     index: int

@@ -48,7 +48,8 @@ FrameTest = tuple[int, int, int]
 
 
 def pass_any(tests: list[FrameTest]) -> bytes:
-    """Make a classic BPF filter that passes frames for which at least one of the tests holds."""
+    """Make a classic BPF filter that passes frames for which at least one of the tests holds: at most 128, since a jump is
+    limited to 255 instructions."""
     program: list[tuple[int, int, int, int]] = []
     for number, (offset, width, value) in enumerate(tests):
         remaining = len(tests) - number - 1
