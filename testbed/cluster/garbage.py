@@ -61,7 +61,8 @@ def _collect_cluster(store: Store, name: str) -> Iterator[Finding]:
                 yield Finding(what, True, "its state is missing or unreadable")
             elif not state.abandoned:
                 if state.phase == "changing":
-                    yield Finding(what, False, "a change of it was interrupted: 'testbed up' repairs it")
+                    remedy = "'testbed up'" if state.lasting else "the next change by its owner"
+                    yield Finding(what, False, f"a change of it was interrupted: {remedy} repairs it")
             elif not state.owner.is_local and processes.inside(set(state.inodes.values())):
                 yield Finding(
                     what, False, f"it was made in another {_foreign_scope(state.owner)} and processes run in it"

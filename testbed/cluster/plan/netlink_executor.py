@@ -126,13 +126,17 @@ class NetlinkExecutor:
         return {key: namespace.descriptor for key, namespace in self._open.items()}
 
     def contents(self, keys: Sequence[str]) -> dict[str, Contents]:
-        """Read the kernel objects in each of these namespaces, by key."""
+        """Read the kernel objects in each of these namespaces, by key. Raises KernelError if the kernel rejects a dump."""
         contents_by_key = {}
         with namespaces.restore_namespace():
             for key in keys:
                 namespace = self.open(key)
                 syscalls.setns(namespace.descriptor, syscalls.CLONE_NEWNET)
-                contents_by_key[key] = (node_contents if key else wire_contents)(namespace.route)
+                try:
+                    contents_by_key[key] = (node_contents if key else wire_contents)(namespace.route)
+                except RequestError as error:
+                    name = namespace_names.namespace(self.cluster, key)
+                    raise KernelError(f"namespace {name} cannot be read: {error.refusals[0].reason}") from error
         return contents_by_key
 
     def apply(self, operations: Sequence[Operation], progress: Callable[[int], None]) -> None:

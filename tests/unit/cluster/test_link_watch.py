@@ -55,6 +55,19 @@ def test_an_interface_that_is_gone_is_an_error_of_the_operation(monkeypatch: pyt
         executor.apply([AwaitCarrier("n1-eth0", 3)], lambda _: None)
 
 
+def test_a_namespace_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> None:
+        raise RequestError([Refusal(0, errno.EINVAL, "Invalid argument")])
+
+    executor = NetlinkExecutor("c", lambda _: "", named=False)
+    monkeypatch.setattr(executor, "open", lambda _: SimpleNamespace(route=None, descriptor=0))
+    monkeypatch.setattr(netlink_executor, "node_contents", read)
+    monkeypatch.setattr(netlink_executor.namespaces, "restore_namespace", nullcontext)
+    monkeypatch.setattr(netlink_executor.syscalls, "setns", lambda *_: None)
+    with pytest.raises(KernelError, match=r"^namespace c\.n1 cannot be read: Invalid argument$"):
+        executor.contents(["n1"])
+
+
 def test_a_change_without_new_cables_reads_no_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await_watch(monkeypatch, 3, [SetUp("", "n1-eth0", 3)]) == 0
 
