@@ -32,8 +32,9 @@ _POINTS: Final = "points.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Result of an attempt of a point. point: number of the point. attempt: number of the attempt, from 1. outcome: done or
-    failed. error: the reason of a failure, or empty. verdict: grade of the run. seconds: duration. rows: rows of the run."""
+    """Result of an attempt of a point. point: number of the point. attempt: number of the attempt, from 1, counted on
+    when the study is continued. outcome: done or failed. error: the reason of a failure, or empty. verdict: grade of the
+    run; empty if the attempt failed. seconds: duration; 0 if its process died. rows: rows of the run."""
 
     point: int
     attempt: int

@@ -37,7 +37,8 @@ def run_study(
 ) -> Mapping[int, Outcome]:
     """Run the points that are not done; return the outcomes of all points, by number.
 
-    retries: further attempts of a point that failed in namespaces, or whose process died; a simulated run would fail again.
+    retries: further attempts, in this call, of a point that failed in namespaces, or whose process died; a simulated run
+    would fail again.
     Raises UnsupportedError if a point needs more processors than the engine has, EngineError if the engine loses its
     workers, UnwritableError, and ConflictError if another process computes the study. After an error or an interruption,
     `folder` has the outcomes so far, and a later call continues with the remaining points.
@@ -60,11 +61,14 @@ class _Scheduler:
         self._study = study
         self._folder = folder
         self._engine = engine
-        self._retries = retries
         self._progress = progress
         self._free_processors = engine.width
         unfinished = [number for number in range(len(study.points)) if not self._is_done(number)]
-        self._attempts = dict.fromkeys(unfinished, 0)
+        # A point may have failed before the study was continued.
+        self._attempts = {
+            number: self.outcomes[number].attempt if number in self.outcomes else 0 for number in unfinished
+        }
+        self._max_attempts = {number: attempts + 1 + retries for number, attempts in self._attempts.items()}
         self._pending = deque(unfinished)
         self._isolated: deque[int] = deque()  # points that may have killed a process: each is run alone
         self._running: dict[Future[str], int] = {}
@@ -142,9 +146,12 @@ class _Scheduler:
         outcome = Outcome(number, self._attempts[number], **result)
         self.outcomes[number] = outcome
         self._folder.keep(outcome)
-        if not outcome.is_done and is_live(self._study.points[number]) and outcome.attempt <= self._retries:
+        if not outcome.is_done and is_live(self._study.points[number]) and self._may_retry(number):
             self._pending.append(number)
         self._report_progress()
+
+    def _may_retry(self, number: int) -> bool:
+        return self._attempts[number] < self._max_attempts[number]
 
     def _handle_broken_executor(self) -> None:
         """Handle the death of a process, which breaks the executor. If several points were running, it is unknown which has
@@ -162,7 +169,7 @@ class _Scheduler:
         outcome = Outcome(number, self._attempts[number], FAILED, error, "", 0.0, [])
         self.outcomes[number] = outcome
         self._folder.keep(outcome)
-        if outcome.attempt <= self._retries:
+        if self._may_retry(number):
             self._isolated.append(number)
         self._report_progress()
 

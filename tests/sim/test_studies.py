@@ -305,6 +305,14 @@ def test_a_point_that_an_engine_cannot_compute_has_the_engines_error(tmp_path: P
     assert (outcomes[0].attempt, outcomes[0].error) == (2, "ModuleNotFoundError: No module named 'testbed'")
 
 
+def test_the_attempts_of_a_point_are_counted_on_when_a_study_is_continued(tmp_path: Path) -> None:
+    study = counting_study(tmp_path, "[0]")
+    new_folder(tmp_path / "out", study)
+    for last_attempt in (2, 4):
+        outcomes = run_study(study, open_folder(tmp_path / "out")[0], BrokenEngine())
+        assert outcomes[0].attempt == last_attempt
+
+
 def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Path) -> None:
     counting_study(tmp_path, "[1, 99, 2]")
     result = CliRunner().invoke(
@@ -375,7 +383,7 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
         (
             "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n"
             + "".join(f"'settings.s{number}'={list(range(100))}\n" for number in range(8)),
-            ["10,000,000,000,000,000 points", "1,000,000 at most"],
+            ["10,000,000,000,000,000 points", "at most 1,000,000"],
         ),
     ],
 )  # fmt: skip
