@@ -76,14 +76,21 @@ def compare_command(
 
 
 def _compare(folders: tuple[Path, ...], threshold: float, measures: tuple[str, ...]) -> Comparison:
+    studies = [folder for folder in folders if (folder / "study.json").exists()]
+    if len(studies) == 2:
+        from testbed.studies.study_samples import compare_studies
+
+        return compare_studies(folders[0], folders[1], threshold, measures)
+    if studies:
+        from testbed.observe.comparing.run_samples import NotComparableError
+
+        raise NotComparableError(
+            f"{studies[0]} is the folder of a study, which can be compared only with another study"
+        )
     if len(folders) == 1:
         from testbed.observe.comparing.against_paper import compare_with_paper
 
         return compare_with_paper(folders[0], threshold)
-    if all((folder / "study.json").exists() for folder in folders):
-        from testbed.studies.study_samples import compare_studies
-
-        return compare_studies(folders[0], folders[1], threshold, measures)
     from testbed.observe.comparing.comparison import compare
 
     return compare(folders[0], folders[1], threshold, measures)

@@ -137,15 +137,13 @@ def load(path: str | Path) -> Scenario:
 def _parse(data: Mapping[str, object], source: str, name: str, base: Path) -> Scenario:
     problems: list[Problem] = []
     known = ("name", "fault", "random")
-    for key in data.keys() - set(known):
-        problems.append(
-            Problem(
-                "",
-                f"unknown key {format_value(key)}",
-                f"one of the keys {join_alternatives(known)}",
-                nearest(key, known),
-            )
+    problems += [
+        Problem(
+            "", f"unknown key {format_value(key)}", f"one of the keys {join_alternatives(known)}", nearest(key, known)
         )
+        for key in data
+        if key not in known
+    ]
     if "fault" not in data and "random" not in data and not problems:
         problems.append(Problem("", "nothing", "a fault ([[fault]]) or faults at random ([random])"))
     faults: list[tuple[int, Fault]] = []

@@ -77,6 +77,10 @@ _SWARM_NUMBERS: Final = {"cases": (1, None), "seed": (0, 0), "cases_per_point": 
 """Keys of the table [swarm] with numbers: minimum, and default; None: the key is required."""
 _CORE_COUNT: Final = "a number of processors, 1 or more"
 _EITHER: Final = "either cores, or exclusive = true"
+_ALTERNATIVES: Final[Mapping[type, tuple[str, ...]]] = {
+    str: ("a text",), int: ("an integer",), float: ("a number",), bool: ("true", "false"),
+}  # fmt: skip
+"""Values of a type, for error messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,11 @@ def parse(text: str, source: str, name: str = "study", base: Path | None = None)
 
 def _is_core_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _found(value: object) -> str:
+    """Format the value of a required key; empty if the key is missing."""
+    return "" if value is None else format_value(value)
 
 
 class _Reader:
@@ -173,7 +182,7 @@ class _Reader:
         known = [protocol.name for protocol in offered_protocols() if protocol.ethertype]
         if not isinstance(protocols, list) or not protocols or len(set(map(repr, protocols))) < len(protocols):
             self.problems.append(
-                Problem("swarm.protocols", format_value(protocols), "a list of protocols, all different")
+                Problem("swarm.protocols", _found(protocols), "a list of one protocol or more, all different")
             )
             protocols = []
         for number, name in enumerate(protocols):
@@ -201,7 +210,7 @@ class _Reader:
         minimum, default = _SWARM_NUMBERS[key]
         value = table.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            self.problems.append(Problem(f"swarm.{key}", format_value(value), f"an integer, {minimum} or more"))
+            self.problems.append(Problem(f"swarm.{key}", _found(value), f"an integer, {minimum} or more"))
             return max(minimum, 1)
         return value
 
@@ -241,9 +250,7 @@ class _Reader:
                 self._unknown("latin", key, ("points", "seed", "ranges"))
         count, seed = table.get("points"), table.get("seed", 0)
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_POINTS:
-            self.problems.append(
-                Problem("latin.points", format_value(count), f"a number of points, 1 to {MAX_POINTS:,}")
-            )
+            self.problems.append(Problem("latin.points", _found(count), f"a number of points, 1 to {MAX_POINTS:,}"))
             count = 1
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             self.problems.append(Problem("latin.seed", format_value(seed), "an integer, 0 or more"))
@@ -350,7 +357,9 @@ class _Reader:
             Problem(
                 path_of_value,
                 format_value(value),
-                f"a value of type {join_alternatives([type_.__name__ for type_ in types])}",
+                join_alternatives(
+                    text for type_ in types if type_ is not int or float not in types for text in _ALTERNATIVES[type_]
+                ),
             )
         )
         return False
@@ -377,8 +386,10 @@ class _Reader:
         if len({repr(sorted(point.items())) for point in listed_points}) < len(listed_points):
             self.problems.append(Problem("point", "two equal tables", "points that all differ"))
         set_parameters = {*common, *axes, *ranges}
+        invalid = {problem.path.rpartition(".")[2].partition("[")[0] for problem in self.problems}
         for name in _REQUIRED:
-            if name not in set_parameters and not (listed_points and all(name in point for point in listed_points)):
+            is_set = name in set_parameters or (listed_points and all(name in point for point in listed_points))
+            if not is_set and name not in invalid:
                 self.problems.append(Problem("run", "", f"the key {name!r}"))
         if not axes and not ranges and not listed_points and not self.problems:
             self.problems.append(Problem("", "nothing that varies", "a table [grid] or [latin], or tables [[point]]"))

@@ -39,6 +39,5 @@ def study_samples(path: Path) -> RunSamples:
     notes = [f"{left_out} points of {path} have no valid figures, and are left out"] if left_out else []
     common = {name: value for name, value in study.points[0].items() if name not in study.varied}
     settings = {name.partition(".")[2]: str(value) for name, value in common.items() if "." in name}
-    modes = {str(point.get("mode", "live")) for point in study.points}
-    parameters_of_runs = {**common, "mode": modes.pop() if len(modes) == 1 else "sim and others"}
-    return gather(path, figures, [parameters_of_runs], settings, notes)
+    modes = sorted({str(point.get("mode", "live")) for point in study.points})
+    return gather(path, figures, [{**common, "mode": ", ".join(modes)}], settings, notes)

@@ -72,5 +72,18 @@ def test_points_without_figures_are_a_note(before: Path, tmp_path: Path) -> None
 
 
 def test_a_study_cannot_be_compared_with_another_folder(before: Path, tmp_path: Path) -> None:
-    comparison = CliRunner().invoke(command, ["compare", str(before), str(tmp_path)])
-    assert comparison.exit_code == 2
+    for arguments in ([str(before), str(tmp_path)], [str(tmp_path), str(before)], [str(before), "--against", "paper"]):
+        comparison = CliRunner().invoke(command, ["compare", *arguments])
+        assert comparison.exit_code == 2
+        assert f"{before} is the folder of a study, which can be compared only with another study" in comparison.output
+
+
+def test_the_modes_of_a_studys_points_are_a_parameter_of_its_samples(before: Path, tmp_path: Path) -> None:
+    document = json.loads((before / "study.json").read_text())
+    for number, point in enumerate(document["study"]["points"]):
+        point["mode"] = "live" if number % 2 else "dilated"
+    (tmp_path / "study.json").write_text(json.dumps(document))
+    (tmp_path / "points.jsonl").write_text((before / "points.jsonl").read_text())
+    samples = study_samples(tmp_path)
+    assert samples.parameter("mode") == "dilated, live"
+    assert not samples.exact

@@ -337,7 +337,11 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n", ["nothing that varies"]),
         ("[run]\ncluster='star-2'\nworklod='pingpong'\n[grid]\nseed=[1]\n", ["did you mean 'workload'?"]),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=[]\n", ["grid.seed", "a list of at least one value"]),
-        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=['x']\n", ["grid.seed[1]", "a value of type int"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\nseed=['x']\n", ["grid.seed[1]", "expected an integer"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[latin]\n", ["latin.points: expected a number of points"]),
+        ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n'settings.size'=[[1]]\n",
+         ["found [1], expected a text, a number, true or false"]),
+        ("[swarm]\n", ["swarm.protocols: expected a list", "swarm.cases: expected an integer, 1 or more"]),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n'link.los'=['1%']\n", ["did you mean 'loss'?"]),
         ("[run]\ncluster='star-2'\nworkload='pingpong'\n[gird]\nseed=[1]\n", ["did you mean 'grid'?"]),
         (
@@ -378,7 +382,7 @@ def test_a_failed_point_has_an_error_message_and_sets_the_exit_code(tmp_path: Pa
         (
             "[run]\ncluster='star-2'\nworkload='pingpong'\n[latin]\npoints=2\n"
             "ranges={protocol={from=1,to=2},seed={from=0.5,to=2}}\n",
-            ["latin.ranges.protocol: found 1", "latin.ranges.seed: found 0.5", "a value of type int"],
+            ["latin.ranges.protocol: found 1", "latin.ranges.seed: found 0.5", "expected an integer"],
         ),
         (
             "[run]\ncluster='star-2'\nworkload='pingpong'\n[grid]\n"
@@ -392,6 +396,12 @@ def test_an_invalid_study_file_is_rejected_with_all_its_errors(text: str, senten
     with pytest.raises(DescriptionError) as raised:
         load(tmp_path / "study.toml")
     assert all(sentence in str(raised.value) for sentence in sentences), raised.value
+
+
+def test_a_required_parameter_with_an_invalid_value_is_not_also_reported_as_missing(tmp_path: Path) -> None:
+    with pytest.raises(DescriptionError) as raised:
+        study_of(tmp_path, "[run]\ncluster = 3\n[grid]\nworkload = []\nseed = [1]\n")
+    assert [problem.path for problem in raised.value.problems] == ["run.cluster", "grid.workload"]
 
 
 def test_paths_are_relative_to_the_study_file_and_options_are_those_of_a_run(tmp_path: Path) -> None:
