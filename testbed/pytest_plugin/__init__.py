@@ -133,6 +133,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in _ACTIONS:
         if config.getini(name) not in ("fail", "skip", "xfail", "ignore"):
             raise pytest.UsageError(f"{name} = {config.getini(name)}: expected fail, skip, xfail or ignore")
+    if config.getini("testbed_mode") not in ("sim", "live", "both"):
+        raise pytest.UsageError(f"testbed_mode = {config.getini('testbed_mode')}: expected sim, live or both")
     distributed = config.getoption("numprocesses", None) or "PYTEST_XDIST_WORKER" in os.environ
     if distributed and config.getoption("--cli-on-error"):
         raise pytest.UsageError("--cli-on-error needs the terminal: run without -n")
@@ -153,7 +155,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             raise pytest.Collector.CollectError(f"{test.nodeid}: {error}") from None
         marks = [pytest.mark.skip(reason=skip_reason)] if skip_reason else []
         metafunc.parametrize("testbed_mode", [pytest.param(mode, marks=marks) for mode in modes])
-    protocols = protocols_option(config).split(",")
+    protocols = [name.strip() for name in protocols_option(config).split(",")]
     if len(protocols) > 1 and "protocol" not in parameters:
         metafunc.parametrize("protocol", protocols)
 

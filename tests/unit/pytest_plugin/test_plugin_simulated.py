@@ -347,6 +347,25 @@ def test_none(cluster): ...
     result.stdout.fnmatch_lines(["*mode: found 'real', expected 'sim', 'live' or 'both'"])
 
 
+def test_an_invalid_mode_in_the_ini_file_is_an_error_and_skips_nothing(suite: pytest.Pytester) -> None:
+    suite.makeini("[pytest]\ntestbed_mode = simulation\n")
+    result = suite.runpytest()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: testbed_mode = simulation: expected sim, live or both"])
+
+
+def test_spaces_between_protocols_are_ignored(suite: pytest.Pytester) -> None:
+    suite.makepyfile(
+        PROGRAM
+        + """
+@pytest.mark.cluster("star-2")
+def test_all(cluster):
+    cluster.run(count, until=1)
+"""
+    )
+    suite.runpytest("--testbed-mode=sim", "--testbed-protocol=emp, via").assert_outcomes(passed=2)
+
+
 def test_a_prompt_needs_the_terminal(suite: pytest.Pytester) -> None:
     result = suite.runpytest_subprocess("--cli-on-error", "-n2")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
