@@ -192,7 +192,7 @@ def run_command(
     if commands:
         if is_series:
             raise click.UsageError("several protocols or modes need a workload: commands run once")
-        _check_options_of_commands(options, firmware)
+        _check_options_of_commands(options, settings, firmware)
     purpose = "commands" if commands else str(workload).rpartition(":")[2].rpartition("/")[2].removesuffix(".py")
     results_folder = output or new_results_folder(RUNS, f"{Path(cluster).name.removesuffix('.toml')}-{purpose}")
     requested = _RequestedRun(cluster, str(workload), settings, firmware, options)
@@ -243,7 +243,8 @@ def _read_profiles(profiles: tuple[str, ...], options: PlainOptions) -> None:
     options["profile"], options["profiles"] = default, by_node
 
 
-def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...]) -> None:
+def _check_options_of_commands(options: PlainOptions, settings: tuple[str, ...], firmware: tuple[str, ...]) -> None:
+    """Reject options that have no effect on commands. Raises click.UsageError."""
     if options["mode"] == "dilated" or options["dilate"] is not None:
         raise click.UsageError("time cannot be dilated for commands: they run at this machine's speed")
     if options["profile"] != "ideal" or options["profiles"]:
@@ -254,6 +255,21 @@ def _check_options_of_commands(options: PlainOptions, firmware: tuple[str, ...])
         raise click.UsageError("--ranks-per-node needs a workload: repeat --on for several commands on a node")
     if firmware:
         raise click.UsageError("--firmware needs a workload: commands use the kernel's own protocols")
+    needs_workload = {
+        "--set": settings,
+        "--protocol": options["protocol"] != DEFAULT_PROTOCOL,
+        "--codec": options["codec"] != "generated",
+        "--nics": options["nics"] != "inline",
+        "--repeat": options["repeat"] != 1,
+        "--patience": options["patience"] is not None,
+        "--history": options["history"],
+        "--check": options["check"],
+        "--capture": options["capture"],
+        "--fates": options["fates"],
+    }
+    for option, is_given in needs_workload.items():
+        if is_given:
+            raise click.UsageError(f"{option} needs a workload: it has no effect on commands (--on NODE COMMAND)")
 
 
 def _run_commands(

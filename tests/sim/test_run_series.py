@@ -89,3 +89,17 @@ def test_invalid_lists_of_names_are_rejected(arguments: tuple[str, ...], reason:
     completed = CliRunner().invoke(command, ["run", "star-2", *arguments])
     assert completed.exit_code == 2
     assert reason in completed.output
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--set", "count=1"), ("--protocol", "via"), ("--codec", "scapy"), ("--nics", "shared"), ("--repeat", "2"),
+        ("--patience", "1"), ("--history",), ("--check",), ("--capture",), ("--fates",),
+    ],
+)  # fmt: skip
+def test_options_without_effect_on_commands_are_rejected(option: tuple[str, ...]) -> None:
+    # In mode sim, commands are rejected later: this test changes nothing on the machine.
+    completed = CliRunner().invoke(command, ["run", "star-2", "--on", "n1", "true", "--mode", "sim", *option])
+    assert completed.exit_code == 2
+    assert f"{option[0]} needs a workload: it has no effect on commands" in completed.output
