@@ -63,7 +63,9 @@ def _report_study(path: Path, output: Path) -> int:
         values = ["" if value is None else str(value) for value in varied_values(study, parameters).values()]
         points.append(PointSummary(number, values, ending))
     common = {name: value for name, value in study.points[0].items() if name not in study.varied}
-    rows = list(labelled_rows(study, outcomes))
+    # The figures of an invalid run are meaningless.
+    valid = {number: outcome for number, outcome in outcomes.items() if outcome.verdict != "invalid"}
+    rows = list(labelled_rows(study, valid))
     return make_study_page(study.name, common, study.varied, points, rows, output)
 
 

@@ -37,7 +37,7 @@ class _EngineOptions(TypedDict):
 @click.command("study", short_help="Run a study: many runs over a space of parameters.")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--continue", "continued", type=click.Path(path_type=Path), default=None, metavar="DIR",
-              help="Continue the study in this folder: only points that are not done, or have failed, are run.")  # fmt: skip
+              help="Continue the study in this folder: only points without a result are run.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
               help="The study's folder; by default a new one in results/studies.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 1024), default=None, metavar="N",
@@ -170,11 +170,15 @@ def _cells(study: Study, point: Parameters) -> list[str]:
 
 
 def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
-    """Print a line for each point: its varied parameters, the medians of its measures, and its verdict."""
+    """Print a line for each point: its varied parameters, the medians of its measures, and its verdict; then the errors of
+    failed points and the failed cases of a swarm, on standard error."""
     from testbed.cli.table_layout import print_table
     from testbed.observe.format.quantities import format_value, heading
 
-    figures = {number: _medians(outcome) for number, outcome in outcomes.items()}
+    # The figures of an invalid run are meaningless.
+    figures = {
+        number: _medians(outcome) if outcome.verdict != "invalid" else {} for number, outcome in outcomes.items()
+    }
     measures = list(dict.fromkeys(key for medians in figures.values() for key in medians))[:_MAX_MEASURES]
     shown = sorted(outcomes)[:_MAX_SHOWN]
     print_table(
@@ -182,7 +186,7 @@ def _print(study: Study, outcomes: Mapping[int, Outcome]) -> None:
         [
             [str(number), *_cells(study, study.points[number]),
              *(format_value(key, figures[number].get(key)) for key in measures),
-             outcomes[number].verdict if outcomes[number].is_done else "did not run"]
+             outcomes[number].verdict if outcomes[number].is_done else "no result"]
             for number in shown
         ],
     )  # fmt: skip

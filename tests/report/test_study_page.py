@@ -88,3 +88,42 @@ protocol = ["emp", "nobody"]
     assert "p50 against link.delay" in page
     assert page.count("nobody") >= 2
     assert page.count("failed: ") == 2
+
+
+def test_lines_beyond_the_maximum_are_noted_and_a_line_has_one_colour_in_all_panels() -> None:
+    rows = [
+        {"point": f"{line} {x}", "line": f"line{line}", "x": x, "p50_ns": line + x}
+        for line in range(10) for x in range(11)
+    ]  # fmt: skip
+    (plot,) = study_plots(("line", "x"), rows)
+    assert "Of 10 values of line, the first 8." in plot.caption
+    # The second panel lacks the first line.
+    panelled = [
+        {**row, "facet": facet} for facet in "ab" for row in rows[:33] if (facet, row["line"]) != ("b", "line0")
+    ]
+    (plot,) = study_plots(("line", "facet", "x"), panelled)
+    assert 0 < plot.svg.count("--series-1)") < plot.svg.count("--series-2)")
+
+
+def test_the_figures_of_invalid_runs_are_neither_printed_nor_plotted(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text("""
+[run]
+cluster = "star-2"
+workload = "pingpong"
+mode = "sim"
+settings = { count = 10, sizes = "4" }
+[grid]
+"link.delay" = ["1us", "1ms"]
+""")
+    out = str(tmp_path / "out")
+    first = CliRunner().invoke(command, ["study", str(tmp_path / "study.toml"), "--output", out, "--workers", "1"])
+    assert first.exit_code == 0, first.output
+    assert "2 ms" in first.output
+    points = tmp_path / "out" / "points.jsonl"
+    points.write_text(points.read_text().replace('"verdict": "trusted"', '"verdict": "invalid"'))
+    again = CliRunner().invoke(command, ["study", "--continue", out, "--workers", "1"])
+    assert again.exit_code == 9
+    assert "invalid" in again.output
+    assert "2 ms" not in again.output
+    assert CliRunner().invoke(command, ["report", out, "-o", str(tmp_path / "study.html")]).exit_code == 0
+    assert "There is nothing to plot" in (tmp_path / "study.html").read_text()

@@ -52,9 +52,8 @@ def comparisons(runs: Sequence[RunSummary]) -> Iterator[ComparedRun]:
 def _summary(comparison: Comparison) -> str:
     counts = ((len(comparison.judged(judgement)), judgement.value) for judgement in Judgement)
     totals = ", ".join(f"{count} {name}" for count, name in counts if count)
-    return (
-        f"{len(comparison.measures)} measures, where less than {comparison.threshold:.0%} is no difference: {totals}."
-    )
+    threshold = f"{comparison.threshold:.0%}"
+    return f"{len(comparison.measures)} measures, where differences of {threshold} or less do not count: {totals}."
 
 
 def _table(comparison: Comparison, baseline: str, candidate: str) -> Table:
@@ -71,5 +70,5 @@ def _table(comparison: Comparison, baseline: str, candidate: str) -> Table:
 
 def _interval(measure: ComparedMeasure) -> str:
     if measure.ratio.low is None or measure.ratio.high is None:
-        return "open"
+        return "unbounded"
     return f"{measure.ratio.low:.3f} to {measure.ratio.high:.3f}"

@@ -15,8 +15,8 @@ _MAX_SHOWN: Final = 1000  # points
 
 @dataclass(frozen=True, slots=True)
 class PointSummary:
-    """A point of a study. values: values of the varied parameters. ending: the run's verdict, or the reason why it did not
-    run."""
+    """A point of a study. values: values of the varied parameters. ending: the run's verdict; without a result, the error
+    of the last attempt, or that it has not run."""
 
     number: int
     values: Sequence[str]
@@ -32,7 +32,8 @@ def make_study_page(
     output: Path,
 ) -> int:
     """Write the page; return its size in bytes. common: the parameters that are equal in all runs. varied: names of the
-    other parameters. rows: rows of all runs, with the values of the varied parameters. Raises UnwritableReportError."""
+    other parameters. rows: rows of the runs to plot, with the values of the varied parameters. Raises
+    UnwritableReportError."""
     return write_page(study_page(name, common, varied, points, rows), output)
 
 

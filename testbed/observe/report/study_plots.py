@@ -134,13 +134,17 @@ def _plot(name: str, measure: str, roles: _Roles, estimates: Mapping[Key, Estima
         caption += f" All values of {', '.join(roles.rest)} together."
     if len(facets) > _MAX_FACETS:
         caption += f" Of {len(facets)} values of {roles.facet}, the first {_MAX_FACETS}."
+    lines = list(dict.fromkeys(line for _, line, _ in estimates))
+    if len(lines) > _MAX_LINES:
+        caption += f" Of {len(lines)} values of {roles.line}, the first {_MAX_LINES}."
     alt_text = (
         f"{title}. " + "; ".join(_describe(measure, key, estimated) for key, estimated in estimates.items()) + "."
     )
     with new_figure(3.2) as figure:
         panels = figure.subplots(1, min(len(facets), _MAX_FACETS), sharey=True, squeeze=False)[0]
         for panel, facet in zip(panels, facets, strict=False):
-            _draw(panel, measure, roles, {key: estimated for key, estimated in estimates.items() if key[0] == facet})
+            shown = {key: estimated for key, estimated in estimates.items() if key[0] == facet}
+            _draw(panel, measure, roles, lines[:_MAX_LINES], shown)
             panel.set_title(f"{roles.facet} {facet}" if roles.facet else heading(measure))
         panels[0].set_ylim(bottom=0)  # the axis is shared; set after all panels are drawn
         if roles.line:
@@ -149,10 +153,11 @@ def _plot(name: str, measure: str, roles: _Roles, estimates: Mapping[Key, Estima
     return Plot(name, title, svg, caption, alt_text, _table(measure, roles, estimates))
 
 
-def _draw(axes: Axes, measure: str, roles: _Roles, estimates: Mapping[Key, Estimate]) -> None:
+def _draw(axes: Axes, measure: str, roles: _Roles, lines: Sequence[str], estimates: Mapping[Key, Estimate]) -> None:
+    """Draw a panel. lines: the lines of all panels, whose colours are equal in all of them."""
     positions = _positions(list(dict.fromkeys(x for _, _, x in estimates)))
     set_up_axis(axes, "y", measure)
-    for number, line in enumerate(list(dict.fromkeys(line for _, line, _ in estimates))[:_MAX_LINES]):
+    for number, line in enumerate(lines):
         points = sorted((positions[x], estimated) for (_, name, x), estimated in estimates.items() if name == line)
         xs = [position for position, _ in points]
         colour = SERIES[number % len(SERIES)]
