@@ -35,7 +35,8 @@ _MAX_SHOWN = 20  # fates or faults
 )
 @click.option("--runs", type=click.IntRange(1), default=200, show_default=True, metavar="N",
               help="Maximum number of simulations for --shrink.")  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Folder of the new run.")
+@click.option("--output", type=click.Path(path_type=Path), default=None, metavar="DIR",
+              help="Folder of the new run; without it, the run is not kept.")  # fmt: skip
 @json_option
 @click.pass_context
 def replay_command(
@@ -61,6 +62,10 @@ def replay_command(
     """
     from testbed.controller.replay.replays import minimize, read_repetition, replay_repetition
 
+    if shrink and schedule_file is not None:
+        raise click.UsageError(
+            "--shrink cannot be combined with --with: it begins with the run's own fates or scenario"
+        )
     original = read_repetition(folder, number or 0)
     minimal = None
     if shrink:

@@ -157,3 +157,10 @@ def test_runs_of_the_same_second_get_separate_folders_and_rejected_runs_get_none
 def test_results_folders_are_unique_and_their_names_limited(tmp_path: Path) -> None:
     assert new_results_folder(tmp_path, "star-2") != new_results_folder(tmp_path, "star-2")
     assert new_results_folder(tmp_path, 300 * "\u7de8").is_dir(), "a name of 900 bytes"
+
+
+def test_shrinking_with_other_fates_is_rejected() -> None:
+    Path("fates.jsonl").write_text("")
+    result = invoke("replay run --shrink --with fates.jsonl")
+    assert result.exit_code == 2
+    assert "--shrink cannot be combined with --with" in result.output
