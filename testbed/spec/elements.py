@@ -352,7 +352,7 @@ class Nic(Element):
 
     name: InterfaceName | None = Field(None, description="Interface name; default: the next free ethN.")
     mac: Mac | None = Field(None, description="Unicast hardware address; default: derived from the names.")
-    mtu: Mtu | None = Field(None, description="Largest IP packet in bytes; default: 1500.")
+    mtu: Mtu | None = Field(None, description="Largest IP packet in bytes; default: that of [defaults], else 1500.")
     addresses: Annotated[tuple[Address, ...], Listed] = Field(
         (), description="Static addresses with prefix length; default: derived."
     )
