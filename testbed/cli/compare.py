@@ -38,7 +38,7 @@ def compare_command(
     as_json: bool,
 ) -> None:
     """Compare B with A, measure by measure. A and B are each the folder of a run, a directory with several runs of the same
-    kind, or the folder of a study; studies are compared point by point.
+    workload, settings, protocol and mode, or the folder of a study; studies are compared point by point.
 
     \b
     testbed compare before after

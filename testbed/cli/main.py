@@ -64,10 +64,10 @@ Exit codes:
   0  success                       5  name in use, or another command is running
   1  another error                 6  not permitted on this machine
   2  bad arguments or description  7  a kernel operation failed; rolled back
-  3  not supported here            8  check, run: degraded
-  4  no such cluster, node, file   9  check, run: invalid
- 10  run, protocol check: a check failed; study: a point failed;
-     reproduce: a row or a shape is off
+  3  not supported here            8  check, run, study: degraded
+  4  no such cluster, node, file   9  check, run, study: invalid
+ 10  run, replay, check-run, protocol check: a check failed;
+     study: a point or a check failed; reproduce: a row or a shape is off
 compare: 0 no regression, 1 a regression, 2 not comparable
 130  interrupted; rolled back  128+N  ended by signal N; rolled back
 exec and shell end with the program's own code, 126 or 127 if it cannot start."""

@@ -116,6 +116,15 @@ def test_the_runs_in_a_directory_are_samples_without_invalid_and_unfinished_ones
     assert "6 and 6" in comparison.output
 
 
+@pytest.mark.parametrize(("key", "first", "second"), [("protocol", "emp", "via"), ("mode", "live", "dilated")])
+def test_runs_of_several_kinds_in_a_directory_are_not_mixed(tmp_path: Path, key: str, first: str, second: str) -> None:
+    write_run(tmp_path / "series" / "first", noisy(1, 1), **{key: first})
+    write_run(tmp_path / "series" / "second", noisy(1, 2), **{key: second})
+    comparison = run_compare(tmp_path / "series", tmp_path / "series" / "first")
+    assert comparison.exit_code == 2
+    assert "differ in workload, settings, protocol or mode" in comparison.output
+
+
 def test_all_rows_of_a_repetition_are_one_sample(tmp_path: Path) -> None:
     """A thousand messages of one run are one sample: they do not show the variation between runs."""
     first, second = (

@@ -21,6 +21,10 @@ UNUSABLE_GRADES: Final = ("invalid", "failed")
 """Verdicts on runs whose figures are not used."""
 
 
+_KIND: Final = ("workload", "settings", "protocol", "mode")
+"""Parameters that are equal in runs of one kind."""
+
+
 class NotComparableError(TestbedError):
     """Runs cannot be compared: missing, without valid figures, or of different workloads."""
 
@@ -61,12 +65,11 @@ def read_runs(folder: Path) -> tuple[list[RecordedRun], list[str]]:
         selected, notes = _trusted_runs(folder)
     except NotFoundError as error:
         raise NotComparableError(str(error)) from error
-    kinds = dict.fromkeys(
-        (str(run.parameters.get("workload")), str(run.parameters.get("settings"))) for run in selected
-    )
+    kinds = dict.fromkeys(tuple(str(run.parameters.get(key)) for key in _KIND) for run in selected)
     if len(kinds) > 1:
         raise NotComparableError(
-            f"the runs in {folder} differ in workload or settings: {' and '.join(' '.join(kind) for kind in kinds)}"
+            f"the runs in {folder} differ in workload, settings, protocol or mode: "
+            f"{' and '.join(' '.join(kind) for kind in kinds)}"
         )
     return selected, notes
 
