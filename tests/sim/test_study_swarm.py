@@ -67,11 +67,11 @@ def test_a_failed_case_is_reduced_and_the_printed_command_repeats_it(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "sentences"),
     [
-        ("[swarm]\ncases = 5\n", ["swarm.protocols", "a list of protocols"]),
+        ("[swarm]\ncases = 5\n", ["swarm.protocols", "a list of one protocol or more"]),
         ("[swarm]\nprotocols = ['epm', 'tcp']\ncases = 0\n", ["did you mean 'emp'?", "'tcp'", "swarm.cases"]),
         ("[swarm]\nprotocols = ['emp']\ncasses = 5\n", ["did you mean 'cases'?"]),
         ("[swarm]\nprotocols = ['emp']\ncases = 5\n[run]\ncluster = 'star-2'\n", ["together with [swarm]"]),
-        ("[swarm]\nprotocols = ['emp']\ncases = 9_000_000\ncases_per_point = 1\n", ["1,000,000 at most"]),
+        ("[swarm]\nprotocols = ['emp']\ncases = 9_000_000\ncases_per_point = 1\n", ["at most 1,000,000"]),
         ("swarm = 5\n", ["a table"]),
     ],
 )
