@@ -82,7 +82,7 @@ class FixedLayers:
             elif layer.check is not None:
                 if above is None or not issubclass(above, SizedLayer):
                     raise UnfitError
-                payload_end = at + above.end(frame[at:end])
+                payload_end = at + above.total_size(frame[at:end])
             trailer_end = payload_end
             if layer.check is not None:
                 trailer_end += _CHECK_BYTES
