@@ -59,7 +59,7 @@ class Counters:
     returned: int = 0
     """Messages returned to their sender, for any reason."""
     unreachable: int = 0
-    """Those returned as unreachable: no answer or no route, or the peer has restarted, or its endpoint or its reply is
+    """Messages returned as unreachable: no answer or no route, or the peer has restarted, or its endpoint or its reply is
     gone."""
     restarts: int = 0
     """Restarts of peers."""

@@ -35,33 +35,33 @@ MAX_SECONDS: Final = 1_000_000
 class PlainOptions(TypedDict, total=False):
     """Options that the command ``run`` passes on unchanged.
 
-        protocol: a registered protocol's name, "emp" by default.
-        codec: "generated" by default; "scapy" lets Scapy build and parse the frames.
-        mode: "live" by default, in namespaces; "sim", in one process on a virtual clock; "dilated", in namespaces, slowed down.
-        seed: seed of the links' fates and the workload's random numbers; by default the description's. Repetition k, from 0 on,
-            has seed + k. In namespaces, links keep the first repetition's seed, or that with which their cluster was brought up
-            before the run.
-        repeat: number of repetitions, 1 by default.
-        timeout: seconds for each repetition, 60 by default; in a simulation, for virtual time and for real time.
-        patience: seconds without progress after which a run in namespaces fails.
-        history: whether each application's sends, receives and notifications are written.
-        check: whether checkers examine the history; by default if the workload, a scenario or a companion requires it.
-        capture: whether a simulation writes every frame.
-        fates: whether a run in namespaces logs every fate that is not a pass, as a simulation does: the relay then carries all
-            impaired links. Otherwise the log in the folder lacks fates that the kernel decides.
-        scenario: faults to inject during the run, or the file that describes them.
-        profile: costs of NICs and hosts in simulated and dilated runs: the name of a profile, as `testbed protocol list`
-        lists them, a TOML file, a `Profile` or its values. By default "ideal", with zero cost.
-        profiles: by node, for nodes with another profile; overrides the description.
-        ranks_per_node: programs per node, unless the description sets them; 1 by default, each with its own function of the
-            NIC. In mode live, a NIC with several ranks is shared; in a dilated run, a node's ranks are in one process.
-        nics: "inline" by default; "shared", in mode live, runs the firmware of every node in a process of its own.
-        queues: receive queues of each NIC, 1 by default: in mode live, processes of its shared NIC; otherwise, queues of a
-            profile whose firmware runs on the host's cores.
-        steering: the hash that distributes frames over the queues, by its name in the protocol, or "round-robin"; by default
-            the protocol's first hash.
-        bind: whether, in mode live, each queue and its programs are pinned to a processor of their own; True by default.
-        dilate: the factor by which time is slowed in mode dilated, 200 by default.
+    protocol: a registered protocol's name, "emp" by default.
+    codec: "generated" by default; "scapy" lets Scapy build and parse the frames.
+    mode: "live" by default, in namespaces; "sim", in one process on a virtual clock; "dilated", in namespaces, slowed down.
+    seed: seed of the links' fates and the workload's random numbers; by default the description's. Repetition k, from 0 on,
+        has seed + k. In namespaces, links keep the first repetition's seed, or that with which their cluster was brought up
+        before the run.
+    repeat: number of repetitions, 1 by default.
+    timeout: seconds for each repetition, 60 by default; in a simulation, for virtual time and for real time.
+    patience: seconds without progress after which a run in namespaces fails.
+    history: whether each application's sends, receives and notifications are written.
+    check: whether checkers examine the history; by default if the workload, a scenario or a companion requires it.
+    capture: whether a simulation writes every frame.
+    fates: whether a run in namespaces logs every fate that is not a pass, as a simulation does: the relay then carries all
+        impaired links. Otherwise the log in the folder lacks fates that the kernel decides.
+    scenario: faults to inject during the run, or the file that describes them.
+    profile: costs of NICs and hosts in simulated and dilated runs: the name of a profile, as `testbed protocol list`
+    lists them, a TOML file, a `Profile` or its values. By default "ideal", with zero cost.
+    profiles: by node, for nodes with another profile; overrides the description.
+    ranks_per_node: programs per node, unless the description sets them; 1 by default, each with its own function of the
+        NIC. In mode live, a NIC with several ranks is shared; in a dilated run, a node's ranks are in one process.
+    nics: "inline" by default; "shared", in mode live, runs the firmware of every node in a process of its own.
+    queues: receive queues of each NIC, 1 by default: in mode live, processes of its shared NIC; otherwise, queues of a
+        profile whose firmware runs on the host's cores.
+    steering: the hash that distributes frames over the queues, by its name in the protocol, or "round-robin"; by default
+        the protocol's first hash.
+    bind: whether, in mode live, each queue and its programs are pinned to a processor of their own; True by default.
+    dilate: the factor by which time is slowed in mode dilated, 200 by default.
     """
 
     protocol: str
