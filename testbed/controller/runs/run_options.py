@@ -51,7 +51,7 @@ class PlainOptions(TypedDict, total=False):
         impaired links. Otherwise the log in the folder lacks fates that the kernel decides.
     scenario: faults to inject during the run, or the file that describes them.
     profile: costs of NICs and hosts in simulated and dilated runs: the name of a profile, as `testbed protocol list`
-    lists them, a TOML file, a `Profile` or its values. By default "ideal", with zero cost.
+        lists them, a TOML file, a `Profile` or its values. By default "ideal", with zero cost.
     profiles: by node, for nodes with another profile; overrides the description.
     ranks_per_node: programs per node, unless the description sets them; 1 by default, each with its own function of the
         NIC. In mode live, a NIC with several ranks is shared; in a dilated run, a node's ranks are in one process.
