@@ -68,7 +68,7 @@ def check_rest(nodes: Sequence[SimNode], transports: Sequence[ViaTransport]) -> 
             )
         for pair in endpoint.pairs.values():
             reverse_pair = endpoints[pair.peer].pairs[endpoint.rank]
-            if (pair.sent_parts, pair.written) != (reverse_pair.received_parts, reverse_pair.consumed):
+            if (pair.sent_part_count, pair.written) != (reverse_pair.received_part_count, reverse_pair.consumed):
                 raise Violation(f"{node.name} to rank {pair.peer}: credits are lost, or there are too many")
 
 

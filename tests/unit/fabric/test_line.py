@@ -186,7 +186,7 @@ def test_a_contradictory_change_is_rejected_and_has_no_effect() -> None:
         (Impairment(delay=5, distribution="normal"), "distribution", "a jitter as well"),
         (Impairment(delay=5, jitter=1, distribution="table"), "distribution", "a jitter_file"),
         (Impairment(distribution="trace"), "distribution", "a jitter_file"),
-        (Impairment(delay=5, jitter=1, distribution="trace", jitter_file="f"), "jitter", "none"),
+        (Impairment(delay=5, jitter=1, distribution="trace", jitter_file="f"), "jitter", "no jitter"),
         (Impairment(rate=1, rate_trace="f"), "rate_trace", "one of them"),
         (Impairment(rate=1, queue=9000, queue_frames=3), "queue_frames", "one of them"),
         (Impairment(rate=1, queue=-1), "queue", "0 or more"),

@@ -93,7 +93,7 @@ def test_every_key_reaches_the_model() -> None:
         ('rate_trace = ""', "rate_trace", "the path of a file"),
         ('distribution = "trace"', "distribution", "a jitter_file"),
         ('delay = "1ms"\njitter = "1us"\njitter_file = "f"', "jitter_file", "'table' or 'trace'"),
-        ('jitter = "1us"\ndistribution = "trace"\njitter_file = "f"', "jitter", "none"),
+        ('jitter = "1us"\ndistribution = "trace"\njitter_file = "f"', "jitter", "no jitter"),
         ("overhead = -15", "overhead", "at least -14"),
         ("cell_overhead = 5", "cell_overhead", "a cell_size"),
         ('rules = ["drop", " "]', "rules[2]", "a rule of at most"),

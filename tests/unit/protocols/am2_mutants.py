@@ -80,7 +80,7 @@ def not_answered_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def not_quiescent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NicEndpoint, "unanswered", property(lambda _: 0, lambda *_: None))
+    patch.setattr(NicEndpoint, "unanswered_count", property(lambda _: 0, lambda *_: None))
 
 
 def part_counted_twice(patch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,10 @@ def reset_keeps_receives(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Card, "flush", flush_all_but_receives)
 
 
-def _reach_without(patch: pytest.MonkeyPatch, check: str) -> None:
+def _view_without(patch: pytest.MonkeyPatch, check: str) -> None:
     """Omit one check of an access: "bounds" or "tag"."""
 
-    def reach(card: Card, ptag: int, segment: Segment, length: int, access: int = 0) -> memoryview:
+    def view_region(card: Card, ptag: int, segment: Segment, length: int, access: int = 0) -> memoryview:
         region: Region | None = card.regions.get(segment.handle)
         if region is None or (region.ptag != ptag and check != "tag") or region.attributes & access != access:
             raise ViolationError
@@ -65,19 +65,19 @@ def _reach_without(patch: pytest.MonkeyPatch, check: str) -> None:
             length = len(region_bytes) - offset
         return region_bytes[offset : offset + length]
 
-    patch.setattr(Card, "reach", reach)
+    patch.setattr(Card, "view_region", view_region)
 
 
 def beyond_region(patch: pytest.MonkeyPatch) -> None:
-    _reach_without(patch, "bounds")
+    _view_without(patch, "bounds")
 
 
 def any_tag(patch: pytest.MonkeyPatch) -> None:
-    _reach_without(patch, "tag")
+    _view_without(patch, "tag")
 
 
 def announced_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(PendingDisconnects, "begin", lambda disconnects, _now: disconnects.new.clear())
+    patch.setattr(PendingDisconnects, "start_timers", lambda disconnects, _now: disconnects.new.clear())
 
 
 MPI_MUTANTS = [
