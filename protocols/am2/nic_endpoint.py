@@ -9,13 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from protocols.am2.nic_memory import NicEndpointFrames
-from protocols.am2.page import RING_SIZE
+from protocols.am2.page import NEXT_REPLY_OFFSET, NEXT_REQUEST_OFFSET, RING_SIZE
 from protocols.am2.peers import Peer
 from protocols.am2.transport import Message
 
-# Offsets in a page at which the NIC saves its ring positions for the endpoint's next load.
-_NEXT_REQUEST_OFFSET: Final = 18
-_NEXT_REPLY_OFFSET: Final = 19
 _RING_MASK: Final = RING_SIZE - 1
 
 
@@ -74,12 +71,12 @@ class NicEndpoint:
         self.page = page
         self.loaded_at = now
         self.next_request, self.next_reply = (
-            page[_NEXT_REQUEST_OFFSET] & _RING_MASK,
-            page[_NEXT_REPLY_OFFSET] & _RING_MASK,
+            page[NEXT_REQUEST_OFFSET] & _RING_MASK,
+            page[NEXT_REPLY_OFFSET] & _RING_MASK,
         )
         self.leave_at = None
         self.is_leaving = self.is_released = self.has_faulted = False
 
     def save_ring_positions(self, page: memoryview) -> None:
         """Save the ring positions in the page, before the endpoint leaves its frame."""
-        page[_NEXT_REQUEST_OFFSET], page[_NEXT_REPLY_OFFSET] = self.next_request, self.next_reply
+        page[NEXT_REQUEST_OFFSET], page[NEXT_REPLY_OFFSET] = self.next_request, self.next_reply

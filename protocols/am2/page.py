@@ -3,10 +3,17 @@ the endpoint is resident, otherwise in host memory.
 
 "Exactly one virtual memory page of backing store" (section "Endpoints"): 8 KB. A header of 1 KB is followed by four
 rings of 16 entries of 112 bytes. A ring has 4 x K_user entries for the paper's four credits, "enough for four senders
-at full rate". The paper defines no layout; this one is ours.
+at full rate". The paper defines no layout; this one is ours. The header has, at these offsets:
 
-The first byte of an entry states its owner. Rings have no head and tail, since packets are answered in any order, and
-since withdrawn packets of an unloaded endpoint are sent again. An entry's head is followed by the message in the format
+- 0: the endpoint's tag;
+- 8: length of its segment;
+- 17: flag by which the host asks to be notified of a free send slot;
+- 18, 19: the NIC's positions in the receive rings, while the endpoint is not resident;
+- 24, 32, 40: addresses of the regions for sent data, received data and the segment.
+
+The first byte of an entry states its owner. The send rings have no head and tail, since packets are answered in any
+order, and since withdrawn packets of an unloaded endpoint are sent again. The NIC fills each receive ring in order, and
+saves its position in the header when the endpoint is unloaded. An entry's head is followed by the message in the format
 of frames (`codec`: AM2Message and the arguments), so that the NIC can copy it into a frame.
 """
 
@@ -36,7 +43,8 @@ SLOT_OFFSETS: Final = tuple(_HEADER_SIZE + slot * ENTRY_SIZE for slot in range(S
 FREE: Final = 0
 """Owned by the writer: the host in send rings, the NIC in receive rings."""
 READY: Final = 1
-"""Owned by the reader: the entry is complete."""
+"""Owned by the reader. In send rings, the entry is complete. In receive rings, it is complete once its notification has
+been posted: until then, the NIC may still be writing the message."""
 IN_FLIGHT: Final = 2
 """Owned by the NIC, in send rings: the NIC has read the message, which is not answered yet."""
 RETURNED: Final = 3
@@ -49,8 +57,8 @@ MAX_ARGUMENTS: Final = 16
 
 HEAD: Final = struct.Struct("!BBHIQI")
 """An entry's head: owner, status, number of the peer's NIC, bytes of data, address of the data, incarnation of the
-peer's NIC. In the reply ring, a status other than 0 announces a returned message: in place of the bytes of data, the
-head has the message's slot in its send ring."""
+peer's NIC. In the ring of arrived replies, a status other than 0 announces a returned message: in place of the
+bytes of data, the head has the message's slot, 0 to 31, since both send rings' messages are returned there."""
 MESSAGE_OFFSET: Final = 20
 """Offset of the message in an entry."""
 MESSAGE_HEADER_SIZE: Final = 28
@@ -69,19 +77,25 @@ READ_SEND_ENTRY: Final = struct.Struct("!xxHIQIBBBBHH").unpack_from
 """Function that reads an entry to be sent: number of the destination's NIC, bytes of data, address of the data,
 incarnation of that NIC (of a request: 0, for any), form, flags, handler, number of arguments, origin, endpoint."""
 TAG: Final = struct.Struct("@Q")
-"""Format of the endpoint's tag, at the beginning of the page, and of lengths and addresses: native byte order, written
-atomically, so that another process cannot read a half-written value."""
+"""Format in which the endpoint's tag, at the beginning of the page, lengths and addresses are read: native byte order.
+They are written by `_write_word`."""
+_TAG_OFFSET: Final = 0
 _SEGMENT_LENGTH_OFFSET: Final = 8
-_ADDRESSES_OFFSET: Final = 24
-EVENT_MASK_OFFSET: Final = 16
-"""Offset of the event mask."""
 NOTIFY_OFFSET: Final = 17
-"""Offset of the flag by which the host asks to be notified of a free send slot."""
+NEXT_REQUEST_OFFSET: Final = 18
+NEXT_REPLY_OFFSET: Final = 19
+_ADDRESSES_OFFSET: Final = 24
+
+
+def _write_word(page: memoryview, offset: int, value: int) -> None:
+    """Write 64 bits by one store, so that another process reads the old or the new value. `struct` does not: it clears
+    the bytes first."""
+    page[offset : offset + 8].cast("Q")[0] = value
 
 
 def set_tag(page: memoryview, tag: int) -> None:
     """Write the endpoint's tag."""
-    TAG.pack_into(page, 0, tag)
+    _write_word(page, _TAG_OFFSET, tag)
 
 
 def segment_length(page: memoryview) -> int:
@@ -92,7 +106,7 @@ def segment_length(page: memoryview) -> int:
 
 def set_segment_length(page: memoryview, length: int) -> None:
     """Write the length of the endpoint's segment in bytes; 0 if it has none."""
-    TAG.pack_into(page, _SEGMENT_LENGTH_OFFSET, length)
+    _write_word(page, _SEGMENT_LENGTH_OFFSET, length)
 
 
 def address_of(page: memoryview, subject: int) -> int:
@@ -104,10 +118,11 @@ def address_of(page: memoryview, subject: int) -> int:
 
 def set_address(page: memoryview, subject: int, address: int) -> None:
     """Write the address of a region; see `address_of`."""
-    TAG.pack_into(page, _ADDRESSES_OFFSET + 8 * (subject - SEND_STAGING), address)
+    _write_word(page, _ADDRESSES_OFFSET + 8 * (subject - SEND_STAGING), address)
 
 
 # Forms of a privileged endpoint's entries, in addition to those of messages. They are also the numbers of the handlers.
+# In frames, the codec's FORM_LOST_REPLY and FORM_KEEPALIVE have these numbers; such frames never become entries.
 PROBE: Final = 4
 """A complete frame to or from a mapper."""
 ROUTES: Final = 5
@@ -133,9 +148,9 @@ CREATE: Final = 64
 DESTROY: Final = 65
 """The endpoint has been destroyed. The NIC may use its page until it answers UNLOADED."""
 LOAD: Final = 66
-"""The endpoint's page is in the frame that is bound to it."""
+"""The endpoint's page is in the endpoint frame that is bound to it."""
 UNLOAD: Final = 67
-"""The endpoint's frame is needed for another endpoint."""
+"""The endpoint frame is needed for another endpoint."""
 RELEASED: Final = 68
 """The host no longer writes into the endpoint's page."""
 MAPPED: Final = 72
@@ -154,9 +169,9 @@ LOADED: Final = 64
 RELEASE: Final = 67
 """The host must stop writing into the endpoint's page."""
 UNLOADED: Final = 68
-"""The endpoint's frame is free; also for a destroyed endpoint, whether it had a frame or not."""
+"""The endpoint frame is free; also for a destroyed endpoint, whether it was resident or not."""
 FAULT: Final = 69
-"""A message has arrived for an endpoint that is not resident."""
+"""A message has arrived for an endpoint that is not resident, or is leaving its endpoint frame."""
 UNMAPPED: Final = 74
 """The NIC needs the region, which is not mapped."""
 GONE: Final = 75
@@ -178,5 +193,5 @@ LOST: Final = 71
 """A NIC has restarted or is unreachable, and will not reply to the requests that it has accepted. The NIC's number is
 in place of the endpoint's."""
 
-REGION_SUBJECTS: Final = frozenset((MAPPED, ABSENT, UNMAPPED))
-"""Subjects of doorbells and notifications about regions."""
+REGION_EVENTS: Final = frozenset((MAPPED, ABSENT, UNMAPPED))
+"""Subjects of the doorbells and notifications whose number is a region's."""

@@ -5,7 +5,8 @@ the number of frames in use at a time, over all hosts (`residency`). Other memor
 heap, which is mapped completely; its address is in the endpoint's page, or in a bulk message's entry. So the NIC waits
 for a mapping only if the host has not allocated the memory yet.
 
-Either side may read while the other writes. An entry's first byte is written last and read first, which relies on
+Either side may read while the other writes. The host writes the first byte of an entry of a send ring last, and the NIC
+reads it first. The NIC posts the notification of an arrived message after it has written the entry. Both rely on
 processors that keep stores in order. If each side writes a word and then reads the other side's word, there is a fence
 in between.
 

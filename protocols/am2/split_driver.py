@@ -119,4 +119,4 @@ def _endpoint_of(index: int) -> int:
     subject = index & layout.SUBJECT_MASK
     if subject in (layout.LOST_REPLY, layout.AWAITED):
         return index >> layout.SUBJECT_BITS & (1 << layout.ENDPOINT_BITS) - 1
-    return index >> (_REGION_SUBJECT_BITS if subject in layout.REGION_SUBJECTS else layout.SUBJECT_BITS)
+    return index >> (_REGION_SUBJECT_BITS if subject in layout.REGION_EVENTS else layout.SUBJECT_BITS)

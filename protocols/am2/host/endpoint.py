@@ -257,7 +257,6 @@ class Endpoint(SendSide):
     def event_mask(self, mask: Events) -> None:
         self._mask = Events(mask)
         self.has_events = bool(mask & Events.NOT_EMPTY)
-        self._write_page_header()
 
     async def wait(self) -> None:
         """AM_WaitSema: wait until `poll` would handle a message. Raises ValueError if the event mask selects nothing.
@@ -401,7 +400,6 @@ class Endpoint(SendSide):
             pages.append(memory.frames[memory.bound_endpoints.index(self.name.endpoint)])
         for page in pages:
             layout.set_tag(page, self._tag)
-            page[layout.EVENT_MASK_OFFSET] = self._mask
             layout.set_address(page, layout.SEND_STAGING, memory.address_of(self.outbox.staging))
             layout.set_address(page, layout.RECEIVE_STAGING, memory.address_of(self.inbox.staging))
             length = len(self._segment) if self._segment is not None else 0

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import random
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -425,6 +429,31 @@ def test_a_host_inherits_nothing_from_its_slots_previous_host() -> None:
 # Access to other hosts' endpoints and memory.
 
 
+WRITE_TAGS = """
+import mmap, sys, time
+from protocols.am2.page import SIZE, set_tag
+with open(sys.argv[1], "r+b") as file:
+    page = memoryview(mmap.mmap(file.fileno(), SIZE))
+end = time.monotonic() + 1
+while time.monotonic() < end:
+    for tag in (1 << 63 | 1, (1 << 64) - 1) * 500:
+        set_tag(page, tag)
+"""
+
+
+def test_a_process_reads_the_old_or_the_new_tag_while_another_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "page"
+    path.write_bytes(bytes(layout.SIZE))
+    tags = set()
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), layout.SIZE) as page:
+        layout.set_tag(memoryview(page), 1 << 63 | 1)
+        with subprocess.Popen([sys.executable, "-c", WRITE_TAGS, path]) as writer:
+            while writer.poll() is None:
+                tags |= {layout.TAG.unpack_from(page, 0)[0] for _ in range(5000)}
+    assert writer.returncode == 0
+    assert tags == {1 << 63 | 1, (1 << 64) - 1}
+
+
 def post_message(
     nic: SharedNic, endpoint: int, slot: int, form: int, *, length: int, address: int, total: int | None = None
 ) -> None:
@@ -460,7 +489,7 @@ def test_doorbells_for_another_hosts_endpoint_are_only_counted(state: str) -> No
     doorbells = [first << layout.SUBJECT_BITS | subject for subject in range(1 << layout.SUBJECT_BITS)]
     for subject in range(1 << layout.SUBJECT_BITS):
         region = first << layout.SUBJECT_BITS | subject
-        doorbells += [region << layout.SUBJECT_BITS | region_subject for region_subject in layout.REGION_SUBJECTS]
+        doorbells += [region << layout.SUBJECT_BITS | region_subject for region_subject in layout.REGION_EVENTS]
     for count, index in enumerate(doorbells, 1):
         ring_doorbell(nic.now, index)
         assert nic.counter("invalid") == count, hex(index)
