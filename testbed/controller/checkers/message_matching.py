@@ -21,11 +21,11 @@ from testbed.controller.checkers.histories import Histories, Receive, Send
 class Pairing:
     """Matches of all channels.
 
-    pairs: messages, each with the receive that got it intact. changed: messages, each with the receive that got it with
-    another content. duplicates: messages, each with a further receive that got it. unsent: receives of a message that was
-    not sent. overtaken: messages, each with a later one that was received before it. missing: messages that were not
-    received, each with the receive of the next message of its channel and of the same life of its sender; None if no later
-    message was received.
+    pairs: messages, each with the receive that got it intact, or truncated to its buffer. changed: messages, each with the
+    receive that got it with another content. duplicates: messages, each with a further receive that got it. unsent:
+    receives of a message that was not sent, or was sent less often than it was received. overtaken: messages, each with a
+    later one that was received before it. missing: messages that were not received, each with the receive of the next
+    received message of its channel and of the same life of its sender; None if no later message was received.
     """
 
     pairs: list[tuple[Send, Receive]] = field(default_factory=list)
@@ -89,7 +89,8 @@ def _split_by_content(
     sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing
 ) -> tuple[list[Receive], list[Receive]]:
     """Return the receives of contents that were sent, each at most as often as it was sent, and the receives of contents
-    that were not sent. Append further receives of a content to `pairing.duplicates`."""
+    that were not sent. Append further receives of a content to `pairing.duplicates`. A receive with an error has no
+    content; it counts as one of a content that was sent if any message of the channel is longer than its buffer."""
     unmatched = Counter((send.size, send.digest) for send in sends)
     first: dict[tuple[int, str], Send] = {}
     for send in sends:
@@ -112,8 +113,9 @@ def _split_by_content(
 
 
 def _match_out_of_order(sends: Sequence[Send], receives: Sequence[Receive], pairing: Pairing) -> list[int]:
-    """Return the index of each receive's send where order is violated: the next unmatched send of that content, otherwise
-    the first one; -1 if there is none."""
+    """Match a channel whose order is violated. Return the index of each receive's send: the next unmatched send of that
+    content, otherwise the first one; -1 if there is none. For a truncated receive, all unmatched sends longer than its
+    buffer are candidates. Append overtaken messages to `pairing.overtaken`."""
     unmatched: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index, send in enumerate(sends):
         unmatched[send.size, send.digest].append(index)
@@ -146,19 +148,27 @@ def _match_changed(
     unrecognized: Sequence[Receive],
     pairing: Pairing,
 ) -> None:
-    """Assign each receive whose content was not sent to the missing message at its position, as changed, if there is one.
-    Fill in `receive_of`."""
+    """Assign each receive whose content was not sent to the missing message at its position, as changed; without one,
+    append it to `pairing.unsent`. Fill in `receive_of`.
+
+    The position is after the last message received before. It is also before the next message received, unless contents
+    repeat or messages were truncated: then other matches are possible, which leave other messages missing."""
     position = {receive: index for index, receive in enumerate(receive_of) if receive is not None}
     missing = deque(index for index, receive in enumerate(receive_of) if receive is None)
     unrecognized_receives = set(unrecognized)
+    contents = {(send.size, send.digest) for send in sends}
+    limits = [len(sends)] * len(receives)
+    if len(contents) == len(sends) and not any(receive.error for receive in receives):
+        for index in range(len(receives) - 1, 0, -1):
+            limits[index - 1] = position.get(receives[index], limits[index])
     last = -1
-    for receive in receives:
+    for receive, limit in zip(receives, limits, strict=True):
         last = max(last, position.get(receive, -1))
         if receive not in unrecognized_receives:
             continue
         while missing and missing[0] < last:
             missing.popleft()
-        if not missing:
+        if not missing or last < limit < missing[0]:
             pairing.unsent.append(receive)
             continue
         index = missing.popleft()

@@ -75,6 +75,18 @@ def test_a_changed_content_is_found(messages: list[Message], data: st.DataObject
     assert report.checks["content"].failed == 1
 
 
+def test_a_content_that_was_not_sent_is_no_change_of_a_message_sent_after_the_next_received_one() -> None:
+    history = HistoryBuilder(2)
+    sends = [history.begin_send(0, 1, content=content) for content in ("0a", "0b", "0c")]
+    for content in ("ff", "0a", "0b"):
+        history.complete_receive(1, history.begin_receive(1), 0, content=content)
+    for send in sends:
+        history.complete_send(0, send)
+    report = history.report()
+    assert report.failed == ("nothing twice",)
+    assert "that were not sent" in report.checks["nothing twice"].violations[0]
+
+
 @given(MESSAGES, st.data())
 def test_a_message_with_a_wrong_sender_is_found(messages: list[Message], data: st.DataObject) -> None:
     history = exchange_all(
