@@ -40,7 +40,7 @@ def generate(frames: ModuleType, command: str) -> str:
         sections += [_pack(format_, stack), _unpack(format_, stack)]
         if format_.prefix:
             sections += [_pack(format_, stack, behind=True), _unpack(format_, stack, behind=True)]
-    if format_.trailer:
+    if format_.has_trailing_check:
         sections.append(_trailer_check_function(format_))
     elif format_.check:
         sections.append(_check_function(format_))
@@ -50,7 +50,7 @@ def generate(frames: ModuleType, command: str) -> str:
 
 def _head(format_: Format, command: str) -> str:
     package = format_.name.rpartition(".")[0]
-    crc = "from protocols.core.checksum import crc32\n" if format_.check or format_.trailer else ""
+    crc = "from protocols.core.checksum import crc32\n" if format_.check or format_.has_trailing_check else ""
     kinds = "from protocols.core.frame_kinds import Kind\n" if format_.kinds else ""
     behind = ""
     if format_.prefix:
@@ -134,7 +134,7 @@ def _constants(format_: Format) -> str:
         lines += ["}", '"""Formats of the summaries of frames, by the values of KIND."""', ""]
     for stack in format_.stacks:
         lines += _structs(format_, stack)
-    if format_.check or format_.trailer:
+    if format_.check or format_.has_trailing_check:
         lines.append('_pack_check: Final = struct.Struct("!I").pack')
     return "\n".join(lines)
 
@@ -190,7 +190,7 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     """Generate a `pack_*` function. behind: it takes the first bytes, up to and including PREFIX, as bytes."""
     begin = format_.prefix_size if behind else 0
     free = [f"{field.name}: {field.type_name}" for field in format_.free_fields(stack, begin)]
-    payload = [] if format_.trailer and not format_.find_length(stack) else ['payload: Buffer = b""']
+    payload = [] if format_.has_trailing_check and not format_.find_length(stack) else ['payload: Buffer = b""']
     parameters = ", ".join([*(["prefix: bytes"] if behind else []), *free, *payload])
     values = {
         word.offset: " | ".join(_pack_expression(format_, field, len(word.fields) > 1) for field in word.fields)
@@ -205,7 +205,7 @@ def _pack(format_: Format, stack: Stack, behind: bool = False) -> str:
     check = format_.find(stack, format_.check)
     check_offset = check[0].offset if check else stack.size
     head = ", ".join([*(["prefix"] if behind else []), *(value for at, value in values.items() if at < check_offset)])
-    if format_.trailer:
+    if format_.has_trailing_check:
         lines.append(f"    frame = _pack_{name}({head})")
         if format_.find_length(stack):
             lines.append("    frame += payload")
@@ -281,7 +281,7 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
             continue
         lines += [f"    if {field.name} {failing}:", f"        raise MalformedError({literal(field.name.strip('_'))})"]
     end = ""
-    check_size = f" + {_CHECK_SIZE}" if format_.trailer else ""
+    check_size = f" + {_CHECK_SIZE}" if format_.has_trailing_check else ""
     if length := format_.find_length(stack):
         end = "end"
         lines += [
@@ -289,10 +289,10 @@ def _unpack(format_: Format, stack: Stack, behind: bool = False) -> str:
             f"    if end{check_size} > len(raw):",
             f"        raise MalformedError({literal(length[1].scapy_field.name)})",
         ]
-    elif format_.trailer:
+    elif format_.has_trailing_check:
         end = str(stack.size)
         lines += [f"    if len(raw) < {stack.size + _CHECK_SIZE}:", '        raise MalformedError("short")']
-    if format_.trailer:
+    if format_.has_trailing_check:
         check_place = "end : end + 4" if end == "end" else f"{end}:{stack.size + _CHECK_SIZE}"
         lines += [
             f"    if raw[{check_place}] != _pack_check(crc32(raw[:{end}])):",
@@ -328,7 +328,7 @@ def _check_function(format_: Format) -> str:
         f"    if len(header) < {check.stop}:",
         "        return raw",
     ]
-    end = f"len(header) - {format_.trailing}" if format_.trailing else ""
+    end = f"len(header) - {format_.trailing_size}" if format_.trailing_size else ""
     if format_.lengths:
         first, *others = sorted(format_.stacks, key=lambda stack: len(format_.announcing_values(stack)))
         lines.append(f"    size = {first.size - _ETHERNET_SIZE}")

@@ -6,7 +6,7 @@
 - FLOW: the fields that distinguish flows;
 - LENGTH, optional: the field for the bytes of payload, or several fields, of which a stack has at most one;
 - CHECK, optional: the 32-bit field for the CRC-32 of the frame up to the payload's end, excluding the field;
-  with a `frames.CheckField` in the first layer instead, the CRC-32 follows the payload;
+  with a `frames.CheckField` in the protocol's first layer instead, the CRC-32 follows the payload;
 - PREFIX, optional: the last field of the first bytes that all frames of a stack between two NICs have in common;
 - KIND and KINDS, optional: descriptions of frames for users (`protocols.core.frame_kinds`).
 
@@ -106,7 +106,8 @@ class Stack:
 
 
 RuleLocation = tuple[int, int, int, tuple[tuple[str, int], ...]]
-"""Location of a field for rules: offset after the Ethernet header, width, mask, and required values of other fields."""
+"""Location of a field for rules: offset after the Ethernet header and width, both in bytes; mask, 0 for the whole width;
+and required values of other fields."""
 
 
 class FormatError(TypeError):
@@ -134,9 +135,9 @@ class Format:
         fields = [field for layer in chain.from_iterable(self.layers.values()) for field in layer.fields_desc]
         self.routed = any(isinstance(field, RouteField) for field in fields)
         """Whether a source route may follow the Ethernet header."""
-        self.trailing = trailing_size(next(iter(self.layers.values())))
+        self.trailing_size = trailing_size(next(iter(self.layers.values())))
         """Number of bytes that the layers below the protocol's append to its payload."""
-        self.trailer = any(isinstance(field, CheckField) for field in fields)
+        self.has_trailing_check = any(isinstance(field, CheckField) for field in fields)
         """Whether a CRC-32 follows the payload."""
         self._check_lengths()
         for role, name in (("CHECK", self.check), ("PREFIX", self.prefix)):
@@ -202,10 +203,10 @@ class Format:
     def announcing_values(self, stack: Stack) -> tuple[tuple[str, int], ...]:
         """Return the fields and values that announce the stack's own layers above the first, by the fields' names for
         rules."""
-        names = self._names()
+        name_counts = self._count_names()
         pairs: list[tuple[str, int]] = []
         for below, layer in pairwise(self.own_layers(stack)):
-            pairs += [(_rule_name(below, name, names), value) for name, value in _binding(below, layer).items()]
+            pairs += [(_rule_name(below, name, name_counts), value) for name, value in _binding(below, layer).items()]
         return tuple(pairs)
 
     def field_slice(self, name: str) -> slice:
@@ -216,17 +217,19 @@ class Format:
     def rule_fields(self) -> dict[str, RuleLocation]:
         """Return the locations of fields, by their names for rules: the field's name; with the layer's name before it,
         if several layers have a field of this name; with the flag's name after it, for a single flag."""
-        names = self._names()
+        name_counts = self._count_names()
         locations: dict[str, RuleLocation] = {}
         for stack in self.stacks:
             ethernet_size, layers = self._ethernet_size(stack), self.own_layers(stack)
             guards: dict[type[Packet], tuple[tuple[str, int], ...]] = {layers[0]: ()}
             for below, layer in pairwise(layers):
-                bound = [(_rule_name(below, name, names), value) for name, value in _binding(below, layer).items()]
+                bound = [
+                    (_rule_name(below, name, name_counts), value) for name, value in _binding(below, layer).items()
+                ]
                 guards[layer] = (*guards[below], *bound)
             for word in stack.words:
                 for frame_field in word.fields if word.fields[0].layer in layers else ():
-                    name = _rule_name(frame_field.layer, frame_field.scapy_field.name, names)
+                    name = _rule_name(frame_field.layer, frame_field.scapy_field.name, name_counts)
                     guard = guards[frame_field.layer]
                     masks = {name: 0 if len(word.fields) == 1 else frame_field.mask << frame_field.shift}
                     if isinstance(frame_field.scapy_field, FlagsField):
@@ -249,9 +252,12 @@ class Format:
             begins = b""
             for word in stack.words:
                 if word.offset >= self._ethernet_size(stack) and not self.is_own(word.fields[0].layer):
-                    if any(len(frame_field.allowed) != 1 for frame_field in word.fields):
-                        name = word.fields[0].scapy_field.name
-                        raise FormatError(f"{self.title(stack)}: the layer above must determine the value of {name}")
+                    for frame_field in word.fields:
+                        if len(frame_field.allowed) != 1:
+                            raise FormatError(
+                                f"{self.title(stack)}: the layer above must determine the value of "
+                                f"{frame_field.scapy_field.name}"
+                            )
                     number = sum(frame_field.allowed[0] << frame_field.shift for frame_field in word.fields)
                     begins += number.to_bytes(word.size, "big")
             first_bytes.add(begins)
@@ -264,8 +270,13 @@ class Format:
     def _check_kinds(self) -> None:
         """Check that KIND and KINDS name existing fields."""
         fields = self.rule_fields()
+        if self.kinds and self.kind not in fields:
+            raise FormatError(
+                f"{self.name}: KIND is {self.kind!r}; with KINDS, it must be a field of the protocol's layers: "
+                f"{', '.join(fields)}"
+            )
         for kind in self.kinds.values():
-            for name in (self.kind, *fields_of(kind)):
+            for name in fields_of(kind):
                 if name not in fields:
                     raise FormatError(
                         f"{self.name}: KINDS names {name!r}, which is not a field of the protocol's layers: {kind.words!r}"
@@ -273,19 +284,21 @@ class Format:
 
     def _check_role(self, role: str, name: str) -> None:
         """Check that a role's name is empty or names exactly one field of the protocol's layers."""
-        names = self._names()
-        if name and not names[name]:
+        name_counts = self._count_names()
+        if name and not name_counts[name]:
             raise FormatError(
-                f"{role} is {name!r}, which is not a field of the protocol's layers: {', '.join(sorted(names))}"
+                f"{role} is {name!r}, which is not a field of the protocol's layers: {', '.join(sorted(name_counts))}"
             )
-        if names[name] > 1:
+        if name_counts[name] > 1:
             raise FormatError(f"{role}: the field {name} must be in one layer only, and is in several")
 
     def _check_lengths(self) -> None:
-        """Check that each stack has at most one of the LENGTH fields, and that a single LENGTH field is in one layer
-        only."""
-        if len(self.lengths) == 1:
-            self._check_role("LENGTH", self.lengths[0])
+        """Check that LENGTH names existing fields, that a single LENGTH field is in one layer only, and that each stack has
+        at most one of several LENGTH fields."""
+        name_counts = self._count_names()
+        for name in self.lengths:
+            if len(self.lengths) == 1 or not name_counts[name]:
+                self._check_role("LENGTH", name)
         for stack, layers in self.layers.items():
             fields = [field.name for layer in layers if self.is_own(layer) for field in layer.fields_desc]
             if len(length_fields := [name for name in fields if name in self.lengths]) > 1:
@@ -312,10 +325,10 @@ class Format:
 
     def value_names(self) -> dict[str, dict[int, str]]:
         """Return the value names of enumerated fields, by their names for rules."""
-        names = self._names()
+        name_counts = self._count_names()
         layers = {layer: None for layers in self.layers.values() for layer in layers if self.is_own(layer)}
         return {
-            _rule_name(layer, field.name, names): values
+            _rule_name(layer, field.name, name_counts): values
             for layer in layers
             for field in layer.fields_desc
             if len(values := enumeration(field)) > 1
@@ -334,7 +347,7 @@ class Format:
             )
         return ends.pop()
 
-    def _names(self) -> Counter[str]:
+    def _count_names(self) -> Counter[str]:
         """Return the number of the protocol's own layers that have a field, by field name."""
         layers = {layer for layers in self.layers.values() for layer in layers if self.is_own(layer)}
         return Counter(field.name for layer in layers for field in layer.fields_desc)
@@ -401,8 +414,8 @@ def _binding(below: type[Packet], above: type[Packet]) -> dict[str, int]:
     return bindings[0]
 
 
-def _rule_name(layer: type[Packet], name: str, names: Counter[str]) -> str:
-    return f"{layer.__name__.lower()}.{name}" if names[name] > 1 else name
+def _rule_name(layer: type[Packet], name: str, name_counts: Counter[str]) -> str:
+    return f"{layer.__name__.lower()}.{name}" if name_counts[name] > 1 else name
 
 
 def enumeration(field: AnyField) -> dict[int, str]:
@@ -426,6 +439,10 @@ def words_of(layer: type[Packet]) -> Iterator[tuple[str, int, list[tuple[AnyFiel
                 bits = []
         elif not bits and isinstance(field, _WHOLE) and re.fullmatch(r"!([BHIQ]|\d+s)", field.fmt):
             yield field.fmt[1:], int(field.sz), [(field, 8 * int(field.sz))]
+        elif bits:
+            raise FormatError(
+                f"{layer.__name__}.{field.name}: the bit fields before it have {total} bits and must fill 8, 16, 32 or 64"
+            )
         else:
             raise FormatError(
                 f"{layer.__name__}.{field.name}: not a number, a MAC address or bit fields of 8, 16, 32 or 64 bits"

@@ -91,11 +91,11 @@ def _unpack(format_: Format, stack: Stack, raw: Buffer) -> tuple[Value | Buffer,
     end = len(raw)
     if length := format_.find_length(stack):
         end = stack.size + int(values[length[1]])
-    elif format_.trailer:
+    elif format_.has_trailing_check:
         end = stack.size
-    if end + (_CHECK_SIZE if format_.trailer else 0) > len(raw):
+    if end + (_CHECK_SIZE if format_.has_trailing_check else 0) > len(raw):
         raise MalformedError(length[1].scapy_field.name if length else "short")
-    if format_.trailer:
+    if format_.has_trailing_check:
         expected = bytes(raw[: end + _CHECK_SIZE])
         if _build(format_, stack, values, expected[stack.size : end]) != expected:
             raise MalformedError("check")

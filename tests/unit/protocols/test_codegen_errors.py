@@ -10,12 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from scapy.fields import ShortField
+from scapy.fields import BitField, ByteField, ShortField
 from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from protocols.core.codegen import generate
-from protocols.core.formats import FormatError
+from protocols.core.formats import FormatError, words_of
+from protocols.core.frame_kinds import Kind
 from protocols.core.python_source import WIDTH, fold, literal
 
 LAYERS = """
@@ -81,6 +82,11 @@ FIELDS = "colour, size, sum"
     ("roles", "message"),
     [
         ({"LENGTH": "sice"}, f"LENGTH is 'sice', which is not a field of the protocol's layers: {FIELDS}"),
+        ({"LENGTH": ("size", "sice")}, f"LENGTH is 'sice', which is not a field of the protocol's layers: {FIELDS}"),
+        (
+            {"KINDS": {1: Kind("data", "PARCEL")}},
+            "parcels_frames: KIND is ''; with KINDS, it must be a field of the protocol's layers: size, colour, sum",
+        ),
         ({"CHECK": "crc"}, f"CHECK is 'crc', which is not a field of the protocol's layers: {FIELDS}"),
         ({"PREFIX": "head"}, f"PREFIX is 'head', which is not a field of the protocol's layers: {FIELDS}"),
         ({"CHECK": "size"}, "CHECK is 'size', of 16 bits: a CRC-32 takes a field of 32 bits"),
@@ -95,6 +101,32 @@ def test_an_unknown_field_name_is_rejected(roles: dict[str, object], message: st
     with pytest.raises(FormatError) as raised:
         generate(frames, "the tests")
     assert str(raised.value) == message
+
+
+def test_an_error_names_the_field_whose_value_the_layer_above_leaves_open() -> None:
+    class Envelope(Packet):
+        fields_desc = [BitField("version", 0, 4), BitField("colour", 0, 4)]  # noqa: RUF012
+
+    class Letter(Packet):
+        fields_desc = [ShortField("size", 0)]  # noqa: RUF012
+
+    Letter.__module__ = "letter"
+    bind_layers(Ether, Envelope, type=0x88BC)
+    bind_layers(Envelope, Letter, version=1)
+    frames = ModuleType("letter")
+    vars(frames).update(STACKS={"letter": (Ether, Envelope, Letter)}, FLOW=())
+    with pytest.raises(FormatError, match="the layer above must determine the value of colour"):
+        generate(frames, "the tests")
+
+
+def test_an_error_names_the_field_that_follows_incomplete_bit_fields() -> None:
+    class Odd(Packet):
+        fields_desc = [BitField("version", 0, 4), ByteField("colour", 0)]  # noqa: RUF012
+
+    with pytest.raises(
+        FormatError, match=r"Odd\.colour: the bit fields before it have 4 bits and must fill 8, 16, 32 or 64"
+    ):
+        list(words_of(Odd))
 
 
 def test_an_error_is_one_line_and_leaves_the_codec_unchanged(tmp_path: Path) -> None:
