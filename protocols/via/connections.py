@@ -82,7 +82,7 @@ class Connections:
             (number for number, request in self._requests.items() if is_pairing and _matches(vi, request)), None
         )
         if matching is not None:
-            self._join(vi, "peer request came before", self._requests.pop(matching), matching)
+            self._join(vi, "connect to a peer that has requested it", self._requests.pop(matching), matching)
             return
         card.step_vi(vi, "connect")
         self._send_request(vi)
@@ -164,7 +164,7 @@ class Connections:
         request = Request(peer, step, vi, session, reliability, max_transfer, discriminator)
         for local in card.vis.values():
             if local.state == CONNECTED and (local.peer, local.peer_vi, local.peer_session) == (peer, vi, session):
-                card.step_vi(local, "request again")
+                card.step_vi(local, "repeated request")
                 self._send_step(local, STEP_ACCEPT)
                 return
         answered = self._answered.get((peer.number, vi))

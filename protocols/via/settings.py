@@ -15,7 +15,7 @@ MAX_TIME: Final = 1 << 62
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of a VIA provider. The specification has none of them. Raises ValueError for an invalid value, whose text is
-    "VALUE: ALLOWED", since a run shows both parts separately.
+    "NAME = VALUE: ALLOWED".
 
     reliability: highest reliability level of the provider: 4 (reliable reception), 2 (reliable delivery) or 1
     (unreliable, as M-VIA). window: maximum unacknowledged frames of a connection. acknowledge: frames after which a

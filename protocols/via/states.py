@@ -50,7 +50,7 @@ VI: Final = StateTable(
     (
         Row(IDLE, "connect", "send a request", PENDING, _REQUEST),
         Row(IDLE, "accept", "answer the request", CONNECTED, _ESTABLISHED),
-        Row(IDLE, "peer request came before", "answer the request", CONNECTED, _ESTABLISHED),
+        Row(IDLE, "connect to a peer that has requested it", "answer the request", CONNECTED, _ESTABLISHED),
         Row(IDLE, "disconnect", "flush", IDLE),
         Row(PENDING, "time-out", "send the request again", PENDING, _RESENT),
         Row(PENDING, "accepted", "connect", CONNECTED, _ESTABLISHED),
@@ -58,7 +58,7 @@ VI: Final = StateTable(
         Row(PENDING, "refused", "fail the request", IDLE, _FAILED),
         Row(PENDING, "expired", "fail the request and notify the peer", IDLE, _FAILED),
         Row(PENDING, "disconnect", "fail the request and notify the peer", IDLE, _FAILED),
-        Row(CONNECTED, "request again", "answer again", CONNECTED, _ACCEPT_RESENT),
+        Row(CONNECTED, "repeated request", "resend the answer", CONNECTED, _ACCEPT_RESENT),
         Row(CONNECTED, "disconnect", "flush and notify the peer", IDLE, _DISCONNECTED),
         Row(CONNECTED, "peer disconnected", "flush", ERROR, _LOST),
         Row(CONNECTED, "peer restarted", "flush", ERROR, _LOST),
@@ -69,7 +69,9 @@ VI: Final = StateTable(
         Row(ERROR, "disconnect", "flush", IDLE, _DISCONNECTED),
     ),
 )
-"""A VI."""
+"""A VI. The host requests "connect" (as a client, or as a peer), "accept" and "disconnect". "connect to a peer that has
+requested it": the peer's matching request arrived before the host's own; "matching peer request": after it. "expired":
+the host's time limit for the connection has passed; "gave up": the peer does not acknowledge frames."""
 
 EMPTY: Final = "all acknowledged"
 WAITING: Final = "unacknowledged"
