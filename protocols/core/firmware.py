@@ -139,7 +139,7 @@ class Firmware(Protocol):
         ...
 
     def on_timer(self, now: int) -> None:
-        """Handle the deadline, which has passed."""
+        """Handle the deadline, which has passed: postpone it, or clear it."""
         ...
 
     def counter_values(self) -> Mapping[str, int]:

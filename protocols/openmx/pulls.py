@@ -4,8 +4,8 @@ A pull has four blocks of 32 replies in flight. When a later block is complete b
 first block are probably lost, and the block is requested again, once until it is complete or a time-out has expired
 (`omx_pull.c`).
 
-A message of an endpoint on the same node takes one copy, from the sender's memory to the receiver's, and no frame
-(`omx_shared.c`).
+A message of an endpoint on the same node whose driver is in this process takes one copy, from the sender's memory to the
+receiver's, and no frame (`omx_shared.c`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REFUSALS: Final = {
 
 
 class Block:
-    """A block in flight. first: index of its first frame. count: number of frames. missing: a bit for each missing frame."""
+    """A requested block. first: index of its first frame. count: number of frames. missing: a bit for each missing frame."""
 
     __slots__ = ("count", "first", "missing")
 
@@ -44,8 +44,9 @@ class Block:
 
 
 class Pull:
-    """A pull at the requesting endpoint. blocks: in flight, the oldest incomplete block first. frames: number of frames.
-    next_frame: index of the first frame that was not requested yet. retries: consecutive time-outs."""
+    """A pull at the requesting endpoint. blocks: at most BLOCKS requested blocks in order, from the first incomplete one on;
+    later ones may be complete. frames: number of frames. next_frame: index of the first frame that was not requested yet.
+    retries: time-outs since a block became complete."""
 
     __slots__ = ("blocks", "command", "endpoint", "frames", "handle", "next_frame", "retries", "state", "target")
 
@@ -105,8 +106,8 @@ class Pulls:
         self._post_result(endpoint, command, Status.SUCCESS)
 
     def _next_handle(self, endpoint: DriverEndpoint, number: int) -> int:
-        """Return a handle that differs from those of earlier pulls with the same number, even before a restart: late
-        replies to those pulls may still arrive."""
+        """Return a handle that is not in use and differs from those of recent pulls with the same number, even before a
+        restart: late replies to those pulls may still arrive. Serial numbers repeat after 2^26 pulls."""
         while True:
             self._serial += 1
             handle = (endpoint.session * _SPREAD + self._serial) % _SERIALS << _NUMBER_BITS | number
@@ -125,7 +126,7 @@ class Pulls:
             self._end(pull, "ended by the library")
 
     def expire(self, now: int, handle: int) -> None:
-        """Retry a pull that made no progress for the time-out, or give up."""
+        """Request the missing frames again if no first block became complete within the time-out, or give up."""
         pull, resends = self._pulls[handle], self._driver.settings.resends
         pull.retries += 1
         if resends and pull.retries > resends:
@@ -198,7 +199,7 @@ class Pulls:
         return next((pull for pull in pulls if pull.endpoint is endpoint and pull.command.number == number), None)
 
     def _store(self, target: memoryview, data: Buffer) -> None:
-        """Copy the data of a reply, by the core or the copy engine."""
+        """Copy the data of a reply, or of a message on this node, by the core or the copy engine."""
         driver, limit = self._driver, self._driver.settings.offload
         if limit and len(data) >= limit:
             target[:] = data

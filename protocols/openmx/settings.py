@@ -17,19 +17,20 @@ MAX_ENTRIES: Final = 16_384
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of Open-MX. The defaults are those of Open-MX's sources (`omx_lib.h`, `omx_pull.c`), except where marked
-    as ours. Raises ValueError for an invalid value, whose text is "VALUE: ALLOWED", since a run shows both parts separately.
+    as ours. Raises ValueError for an invalid value, whose text is "NAME = VALUE: ALLOWED".
 
     tick: period of the library's clock in nanoseconds, and the maximum delay of an acknowledgement. resend: ticks after
-    which an unacknowledged message is resent. resends: maximum retransmissions before the partner is unreachable; 0: no
-    limit. acknowledge: received messages and fragments after which an acknowledgement is sent at once. zombies: maximum
-    sends that complete before their message is acknowledged. unacked: maximum frames of unacknowledged messages to one
-    endpoint (ours: half of the default ring, whatever `entries` is; Open-MX's limit is 8,191 messages). pulls: maximum
-    pulls of one endpoint in progress (ours; each has 128 replies in flight). pull_timeout: nanoseconds without progress
-    after which a pull requests its blocks again. offload: minimum bytes of a pull reply that the copy engine (I/OAT)
-    copies; 0: the core copies all. rendezvous: maximum bytes of an eager message; longer messages are pulled.
+    which an unacknowledged message is resent. resends: maximum retransmissions of a message, a connection request or a
+    pull's requests before the partner is unreachable; 0: no limit. acknowledge: received messages and fragments after
+    which an acknowledgement is sent at once. zombies: maximum sends that complete before their message is acknowledged.
+    unacked: maximum frames of unacknowledged messages to one endpoint (ours: half of the default ring, whatever
+    `entries` is; Open-MX's limit is 8,191 messages). pulls: maximum pulls of one endpoint in progress (ours; each has
+    128 replies in flight). pull_timeout: nanoseconds without a complete first block after which a pull requests its
+    missing frames again. offload: minimum bytes of a pull reply, or of a message on the same node, that the copy engine
+    (I/OAT) copies; 0: the core copies all. rendezvous: maximum bytes of an eager message; longer messages are pulled.
     shared_rendezvous: as rendezvous, between endpoints of one node. entries: entries of an endpoint's receive ring.
-    migrate: 1 if a program moves to the core that its endpoint's frames interrupt (the paper's section 3.2), otherwise 0.
-    first_seqnum: number of a session's first message (Open-MX uses another number after a disconnect).
+    migrate: 1 if a program moves to the core that its endpoint's frames interrupt (the paper's section 3.2), otherwise
+    0. first_seqnum: number of a session's first message (Open-MX uses another number after a disconnect).
     """
 
     tick: int = SECOND // 64

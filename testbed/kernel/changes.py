@@ -1,7 +1,7 @@
 """Announcements of system calls that change the machine's state. Each one follows its call.
 
-Progress bars count the announcements, a trace prints them, and tests kill a process after each one in turn. Every system
-call that changes the machine must be announced; a test compares the announcements with strace's output.
+Tests observe the announcements, and kill a process after every third one, or after each one in turn in a long run.
+Every system call that changes the machine must be announced; a test compares the announcements with strace's output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def announce(change: str) -> None:
 
 
 def remove_observers() -> None:
-    """Remove all observers, which belong to the parent of a forked process."""
+    """Remove all observers; a forked process calls this, since the observers are its parent's."""
     _observers.clear()
 
 

@@ -13,11 +13,11 @@ from testbed.workloads.request_retries import RetryingClient, answer_retries
 from testbed.workloads.request_server import MAX_RECEIVES, REPLY, REQUEST, Server
 from testbed.workloads.workload_settings import Duration, MessageSize
 
-_NUMBERS_PER_STEP: Final = 1 << 20  # minimum distance of the first request numbers of two measurements
+_NUMBERS_PER_STEP: Final = 1 << 20  # minimum distance of a client's first request numbers in two measurements
 
 
 class Contention(Workload):
-    """Requests of 1, 2, 4, ... and all clients to rank 0: aggregate and per-client rate, Jain's index, and round trips.
+    """Requests of 1, 2, 4, ... and all clients to rank 0: aggregate, slowest and fastest rate, Jain's index, round trips.
 
     A request has `size` bytes, its answer 0; every client has `window` requests in flight. time: duration of the measurement
     for each number of clients. retry: retransmission timeout over a protocol that loses messages; rows have the number of
@@ -104,7 +104,8 @@ class Contention(Workload):
     async def _with_retries(
         self, comm: Comm, node: Node, contents: Contents, first: int
     ) -> tuple[float, list[int], int]:
-        """Send requests as `_request`, over a protocol that loses messages. first: number of the first request."""
+        """Send requests as `_request`, over a protocol that loses messages. first: number of the first request, equal for
+        all clients."""
         await node.heard(0)
         now, trips = node.now, []
         client = RetryingClient(comm, node, contents, 0, size=self.size, reply=0, retry=self.retry, first=first)

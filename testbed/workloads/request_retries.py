@@ -48,7 +48,8 @@ class RetryingClient:
         first: int = 0,
     ) -> None:
         """size, reply: sizes of requests and answers, bytes. retry: retransmission timeout, nanoseconds. first: number of
-        the first request; numbers of several clients must differ."""
+        the first request. Clients of one rank must use different numbers, since answers to an earlier client may be late;
+        those of different ranks need not, since each receives only its own answers."""
         self.retransmissions = 0
         self._comm = comm
         self._node = node

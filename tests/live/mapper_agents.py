@@ -12,7 +12,7 @@ from protocols.core.firmware import Adapter, Agent, Nic
 from protocols.myrinet.mapper.mapper import Mapper, MapperIdentity
 from protocols.myrinet.mapper.route_tables import Table
 from protocols.myrinet.mapper.settings import MILLISECOND, SECOND, Settings
-from testbed.fabric.myrinet.route import delta
+from testbed.fabric.myrinet.route import port_delta
 from testbed.runtime.nodes.run_orders import ProgramNode
 from testbed.spec.layout import End, Layout
 
@@ -109,7 +109,7 @@ def routes_are_complete(layout: Layout, folder: Path, cut: str = "") -> bool:
         for other in others:
             at: End | None = beyond.get(source)
             for byte in bytes.fromhex(routes[other]):
-                at = at and beyond.get(End(at.owner, str(int(at.port) + delta(byte))))
+                at = at and beyond.get(End(at.owner, str(int(at.port) + port_delta(byte))))
             if at is None or numbers.get(at) != int(other):
                 return False
     return True

@@ -1,6 +1,7 @@
 """Checks of messages through MPI's device: self-sends, wildcards, cancelled receives, truncation, frames and deadlines.
 
-A comment above each check cites its requirement: MPI 4.1 for messages, the interface of firmware for frames and time.
+A comment above each check cites its requirement: MPI 4.1, `MatchingEndpoint` and `Device` for messages, the interface of
+firmware for frames and time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MTUS: Final = (600, 1_500, 9_000)
 ETHERNET_MTU: Final = 1_500
 """MTU that every protocol must support."""
 BURST: Final = 1_000
-"""Messages that are sent at once: more than a NIC has descriptors."""
+"""Messages that are sent at once: more than any NIC has descriptors; EMP's has 640."""
 SETTLED: Final = 50 * MILLISECOND
 """Virtual time after which all sent messages have arrived, nanoseconds."""
 
@@ -37,7 +38,7 @@ class Memory(bytearray):
 
 
 class Buffer:
-    """Buffer of a posted receive, between guards. completion: completion of the receive."""
+    """A buffer between guards, for which a receive is posted. completion: completion of the receive."""
 
     def __init__(self, device: Device, source: int, tag: int, size: int, context: int = 0) -> None:
         self._memory = bytearray([UNTOUCHED]) * (size + 2 * GUARD)
@@ -59,13 +60,14 @@ class Buffer:
         if envelope != expected:
             raise Violation(f"expected the message {expected}, received {envelope}")
         if self.content[: len(data)] != data:
-            raise Violation(f"the message {expected} has another content than was sent")
+            raise Violation(f"the content of the message {expected} differs from what was sent")
         if set(self.content[len(data) :]) - {UNTOUCHED}:
             raise Violation(f"bytes after those of the message {expected} were written")
 
 
 def content(number: int, size: int) -> bytes:
-    """Return the content of message `number`; contents differ as far as their size allows."""
+    """Return the content of message `number`; contents of 1 byte or more differ if their numbers
+    differ modulo 256."""
     return bytes((number * 31 + index * index // 7 + index) & 0xFF for index in range(size))
 
 
@@ -81,7 +83,8 @@ async def idle(_device: Device, _node: SimNode) -> None:
     """Program of a node that does not take part."""
 
 
-# MPI 4.1, section 3.2.4: source and destination may be equal; section 3.5: messages of one sender do not overtake.
+# MPI 4.1, section 3.2.4: source and destination may be equal; section 3.4: a synchronous send completes only when its
+# message is received; section 3.5: messages of one sender do not overtake.
 
 
 def self_sends(candidate: Candidate) -> None:
@@ -178,6 +181,7 @@ def cancel(candidate: Candidate) -> None:
 
 
 # MPI 4.1, section 3.2.4: a message longer than the buffer is an error of the receive, and no other memory is written.
+# `MatchingEndpoint`: the error is ERR_TRUNCATE, the buffer has the message's first bytes, and the send succeeds.
 
 
 def truncation(candidate: Candidate) -> None:
@@ -247,7 +251,7 @@ def mtus(candidate: Candidate) -> str:
     return f"MTUs of {', '.join(supported)} bytes"
 
 
-# `MatchingEndpoint`: any number of transfers may be begun; those for which there is no room wait.
+# `Device`: any number of transfers may be begun; those without a descriptor wait for one.
 
 
 def burst(candidate: Candidate) -> None:
@@ -284,7 +288,8 @@ def check_released(references: Sequence[weakref.ref[Memory]]) -> None:
         raise Violation(f"the memory of {in_use} of {len(references):,} sends that have ended is still in use")
 
 
-# The firmware's interface: `on_timer` postpones or clears a deadline that has passed.
+# The firmware's interface: `on_timer` postpones or clears a deadline that has passed. The link is cut for a second or two
+# while a message is under way, so that retransmission timers expire repeatedly.
 
 
 def deadlines(candidate: Candidate) -> None:

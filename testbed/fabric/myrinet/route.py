@@ -17,20 +17,20 @@ POLYNOMIAL: Final = 0x07
 PERIOD: Final = 127
 """Bytes after which a byte's contribution to the CRC repeats: x has the order 127 modulo the polynomial."""
 
-_DELTA: Final = 0x3F
+_DELTA_MASK: Final = 0x3F
 _SIGN: Final = 0x20
 
 
-def delta(byte: int) -> int:
-    """Return the difference of port numbers in a route byte: -32 to 31."""
-    return ((byte & _DELTA) ^ _SIGN) - _SIGN
+def port_delta(byte: int) -> int:
+    """Return the delta of port numbers in a route byte: -32 to 31."""
+    return ((byte & _DELTA_MASK) ^ _SIGN) - _SIGN
 
 
-def route_byte(difference: int) -> int:
-    """Make the route byte for a difference of port numbers. Raises ValueError unless it is -32 to 31."""
-    if not -_SIGN <= difference < _SIGN:
-        raise ValueError(f"difference of port numbers must be -32 to 31, got {difference}")
-    return ROUTE_BYTE | difference & _DELTA
+def route_byte(delta: int) -> int:
+    """Make the route byte for a delta of port numbers. Raises ValueError unless it is -32 to 31."""
+    if not -_SIGN <= delta < _SIGN:
+        raise ValueError(f"delta of port numbers must be -32 to 31, got {delta}")
+    return ROUTE_BYTE | delta & _DELTA_MASK
 
 
 def _times_x8(byte: int) -> int:
@@ -67,7 +67,7 @@ def crc8(data: bytes) -> int:
 
 
 def append_crc(header: bytes, packet: bytes) -> bytes:
-    """Make a frame from its Ethernet header, its packet without a CRC-8, and the CRC-8."""
+    """Make a frame from its Ethernet header and its packet: append the packet's CRC-8."""
     return header + packet + bytes((crc8(packet),))
 
 
@@ -84,6 +84,7 @@ def strip_route_byte(frame: bytes) -> bytes:
 
 
 def truncate(frame: bytes, size: int) -> bytes:
-    """Truncate a frame to a packet of `size` bytes; the last byte is the inverted CRC-8."""
+    """Truncate a frame to its Ethernet header and `size` bytes, including the CRC-8. The CRC-8 is inverted, so that no
+    receiver accepts the frame as complete."""
     packet = frame[ETHERNET_HEADER : ETHERNET_HEADER + size - 1]
     return frame[:ETHERNET_HEADER] + packet + bytes((crc8(packet) ^ 0xFF,))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Final
 
 from testbed.fabric.myrinet.channel import Channel
-from testbed.fabric.myrinet.route import delta
+from testbed.fabric.myrinet.route import port_delta
 from testbed.fates.header_fields import ETHERNET_HEADER, ROUTE_BYTE
 
 _MIN_FRAME: Final = ETHERNET_HEADER + 2
@@ -48,7 +48,7 @@ class Switch:
         byte = frame[ETHERNET_HEADER] if len(frame) >= _MIN_FRAME else 0
         if not byte & ROUTE_BYTE:
             return USED_UP
-        output_port = port + delta(byte)
+        output_port = port + port_delta(byte)
         if not 1 <= output_port <= self.ports:
             return NO_PORT
         return self.outputs.get(output_port, NO_CABLE)

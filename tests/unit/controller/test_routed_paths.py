@@ -8,7 +8,7 @@ from protocols.atm.cell import CELL, circuit, circuit_of
 from testbed import Cluster
 from testbed.controller.probing.expectations import expect
 from testbed.controller.probing.routed_paths import THERE_AND_BACK, RoutedPath, combine, routed_links, routed_paths
-from testbed.fabric.myrinet.route import delta, is_intact
+from testbed.fabric.myrinet.route import is_intact, port_delta
 from testbed.fates.header_fields import skip_route
 from testbed.spec.elements import Link, Node
 from testbed.spec.layout import Impairment, Layout
@@ -26,7 +26,7 @@ def port_deltas(path: RoutedPath) -> list[int]:
     """Return the port delta of each switch on a probe's route."""
     frame = path.to_frame(FRAME)
     assert is_intact(frame)
-    return [delta(byte) for byte in frame[14 : skip_route(frame, 14)]]
+    return [port_delta(byte) for byte in frame[14 : skip_route(frame, 14)]]
 
 
 def test_the_link_of_a_nic_is_probed_there_and_back_and_a_cable_on_the_shortest_path_between_nics() -> None:

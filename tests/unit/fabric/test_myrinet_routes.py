@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.fabric.myrinet.route import append_crc, crc8, delta, is_intact, route_byte, strip_route_byte, truncate
+from testbed.fabric.myrinet.route import append_crc, crc8, is_intact, port_delta, route_byte, strip_route_byte, truncate
 
 HEAD = bytes.fromhex("020000000002 020000000001 88b6")
 routes = st.lists(st.integers(-32, 31).map(route_byte), min_size=1, max_size=7).map(bytes)
@@ -33,7 +33,7 @@ def test_the_table_driven_crc_equals_the_bitwise_one(data: bytes) -> None:
 
 
 def test_every_encodable_step_is_decoded_as_written() -> None:
-    assert [delta(route_byte(ports)) for ports in range(-32, 32)] == list(range(-32, 32))
+    assert [port_delta(route_byte(ports)) for ports in range(-32, 32)] == list(range(-32, 32))
     assert route_byte(0) == 0x80
     assert route_byte(-1) == 0xBF
     for ports in (-33, 32):
