@@ -190,6 +190,6 @@ def reuse(memory: bytearray, _: object) -> None:
 def _check_buffer(memory: bytearray, data: bytes, _: object = None) -> None:
     """Check a receive buffer: its content, and that its guards were not written. Raises Violation."""
     if memory[GUARD:-GUARD] != data:
-        raise Violation(f"a message of {len(data)} bytes has another content than was sent")
+        raise Violation(f"the content of a message of {len(data)} bytes differs from what was sent")
     if memory.count(UNTOUCHED, 0, GUARD) + memory.count(UNTOUCHED, len(memory) - GUARD) != 2 * GUARD:
         raise Violation("memory next to a receive buffer was written")
