@@ -7,7 +7,7 @@ coroutine of `comm` has ended. `blocking_requests` has requests and messages.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, cast
 
 from protocols.mpi import comm as coroutine_comm
 from protocols.mpi.blocking_properties import PropertyCalls
@@ -203,18 +203,22 @@ class Comm(PropertyCalls):
         self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None, reorder: bool = False
     ) -> Comm:
         """See `comm.Comm.Create_cart`."""
+        self._check()
         return self._wrap_derived(self.run(self.wrapped.Create_cart(dims, periods, reorder)))
 
     def Cart_map(self, dims: Sequence[int], periods: Sequence[bool] | bool | None = None) -> int:
         """See `comm.Comm.Cart_map`."""
+        self._check()
         return self.wrapped.Cart_map(dims, periods)
 
     def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Comm:
         """See `comm.Comm.Create_graph`."""
+        self._check()
         return self._wrap_derived(self.run(self.wrapped.Create_graph(index, edges, reorder)))
 
     def Graph_map(self, index: Sequence[int], edges: Sequence[int]) -> int:
         """See `comm.Comm.Graph_map`."""
+        self._check()
         return self.wrapped.Graph_map(index, edges)
 
     def Create_dist_graph_adjacent(
@@ -227,6 +231,7 @@ class Comm(PropertyCalls):
         reorder: bool = False,
     ) -> Comm:
         """See `comm.Comm.Create_dist_graph_adjacent`."""
+        self._check()
         return self._wrap_derived(
             self.run(
                 self.wrapped.Create_dist_graph_adjacent(
@@ -245,6 +250,7 @@ class Comm(PropertyCalls):
         reorder: bool = False,
     ) -> Comm:
         """See `comm.Comm.Create_dist_graph`."""
+        self._check()
         return self._wrap_derived(
             self.run(self.wrapped.Create_dist_graph(sources, degrees, destinations, weights, info, reorder))
         )
@@ -293,11 +299,19 @@ class Topocomm(Comm, Generic[TopocommT]):
 
     __slots__ = ()
 
+    _required: ClassVar[type[coroutine_comm.Topocomm[Any]]] = coroutine_comm.Topocomm
+    """Class of the communicators that have this class's calls."""
+
     @property
     def _topocomm(self) -> TopocommT:
-        """The wrapped communicator. Raises MPIError (ERR_TOPOLOGY) if it has no topology."""
-        if not isinstance(self.wrapped, coroutine_comm.Topocomm):
-            raise MPIError(ERR_TOPOLOGY, "the communicator has no topology")
+        """The wrapped communicator. Raises MPIError: ERR_COMM for COMM_NULL, ERR_TOPOLOGY for a communicator without a
+        topology of this class."""
+        self._check()
+        if not isinstance(self.wrapped, self._required):
+            raise MPIError(
+                ERR_TOPOLOGY,
+                f"the call requires a {self._required.__name__}, this communicator is a {type(self.wrapped).__name__}",
+            )
         return cast(TopocommT, self.wrapped)
 
     @property
@@ -349,6 +363,8 @@ class Cartcomm(Topocomm[coroutine_comm.Cartcomm]):
     """Blocking wrapper of `comm.Cartcomm`."""
 
     __slots__ = ()
+
+    _required = coroutine_comm.Cartcomm
 
     @property
     def dim(self) -> int:
@@ -403,6 +419,8 @@ class Graphcomm(Topocomm[coroutine_comm.Graphcomm]):
     """Blocking wrapper of `comm.Graphcomm`."""
 
     __slots__ = ()
+
+    _required = coroutine_comm.Graphcomm
 
     @property
     def dims(self) -> tuple[int, int]:
@@ -459,6 +477,8 @@ class Distgraphcomm(Topocomm[coroutine_comm.Distgraphcomm]):
 
     __slots__ = ()
 
+    _required = coroutine_comm.Distgraphcomm
+
     def Get_dist_neighbors_count(self) -> tuple[int, int, bool]:
         """See `comm.Distgraphcomm.Get_dist_neighbors_count`."""
         return self._topocomm.Get_dist_neighbors_count()
@@ -491,4 +511,4 @@ def properties_of(comm: coroutine_comm.Comm | None, processor: str, name: str = 
 
 
 COMM_NULL: Final = Comm()
-"""The null communicator: its calls raise MPI.Exception with ERR_COMM."""
+"""The null communicator: its calls raise MPI.Exception with ERR_COMM, except `Get_name`, which returns MPI_COMM_NULL."""

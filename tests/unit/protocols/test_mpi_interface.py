@@ -65,6 +65,14 @@ def test_comm_null_rejects_every_call() -> None:
         lambda: MPI.COMM_NULL.Attach_buffer(bytearray(100)),
         MPI.COMM_NULL.Detach_buffer,
         lambda: MPI.COMM_NULL.tag_ub,
+        lambda: MPI.COMM_NULL.Create_cart([1]),
+        lambda: MPI.COMM_NULL.Cart_map([1]),
+        lambda: MPI.COMM_NULL.Create_graph([1], [0]),
+        lambda: MPI.COMM_NULL.Graph_map([1], [0]),
+        lambda: MPI.COMM_NULL.Create_dist_graph_adjacent([0], [0]),
+        lambda: MPI.COMM_NULL.Create_dist_graph([0], [1], [0]),
+        lambda: MPI.COMM_NULL.Compare(MPI.COMM_NULL),
+        MPI.Cartcomm().Get_dim,
     ):
         with pytest.raises(MPI.Exception, match="COMM_NULL") as raised:
             call()
@@ -477,6 +485,26 @@ def test_a_subclass_may_create_its_communicator_and_duplicates_keep_the_class() 
         return bool(copy) or not MPI.COMM_WORLD
 
     assert run_blocking(Ranks(2), program, program) == [False, False]
+
+
+def test_calls_of_a_topology_reject_communicators_without_it() -> None:
+    def program() -> None:
+        graph = MPI.COMM_WORLD.Create_graph([1], [0])
+        for call in (
+            MPI.Cartcomm(graph).Get_dim,
+            MPI.Distgraphcomm(graph).Get_dist_neighbors,
+            MPI.Graphcomm(MPI.COMM_WORLD).Get_dims,
+        ):
+            with pytest.raises(MPI.Exception, match="the call requires a .*, this communicator is a ") as raised:
+                call()
+            assert raised.value.Get_error_class() == MPI.ERR_TOPOLOGY
+        assert MPI.Topocomm(graph).inoutedges == ([0], [0])
+        grid = MPI.COMM_WORLD.Create_cart([1])
+        grid.Free()
+        with pytest.raises(MPI.Exception, match="COMM_NULL"):
+            grid.Get_dim()
+
+    run_blocking(Ranks(1), program)
 
 
 def test_a_duplicate_of_a_basic_datatype_is_freed_and_the_basic_one_is_not() -> None:
