@@ -128,12 +128,8 @@ class Comm(PropertyCalls):
 
     def Dup(self, info: Info | None = None) -> Self:
         """See `comm.Comm.Dup`. The duplicate has the class of this handle, and the attributes that their copy functions
-        copy. info: the info of the duplicate; None: a copy of this communicator's."""
-        copy = self._wrap_duplicate(self.run(self.wrapped.Dup()))
-        self.properties.copy_to(self, copy.properties)
-        if info:
-            copy.properties.info = info.Dup()
-        return copy
+        copy. info: hints for the duplicate, none with INFO_NULL; None: those of this communicator."""
+        return self._make_duplicate(self.run(self.wrapped.Dup()), info)
 
     Dup_with_info = Clone = Dup
 
@@ -165,18 +161,12 @@ class Comm(PropertyCalls):
         color = processors.index(self.properties.processor_name) if is_shared else UNDEFINED
         return self.Split(color, key)
 
-    def Idup(self, info: Info | None = None) -> tuple[Self, Request]:  # noqa: ARG002  mpi4py's
-        """See `comm.Comm.Idup`."""
+    def Idup(self, info: Info | None = None) -> tuple[Self, Request]:
+        """See `comm.Comm.Idup`. info: as for `Dup`."""
         comm, request = self.run(self.wrapped.Idup())
-        copy = self._wrap_duplicate(comm)
-        self.properties.copy_to(self, copy.properties)
-        return copy, Request(request, self.run)
+        return self._make_duplicate(comm, info), Request(request, self.run)
 
-    def Idup_with_info(self, info: Info) -> tuple[Self, Request]:
-        """See `comm.Comm.Idup`. info: the info of the duplicate."""
-        copy, request = self.Idup()
-        copy.properties.info = info.Dup() if info else Info()
-        return copy, request
+    Idup_with_info = Idup
 
     def Create(self, group: Group) -> Comm:
         """See `comm.Comm.Create`."""
@@ -186,9 +176,14 @@ class Comm(PropertyCalls):
         """See `comm.Comm.Create_group`."""
         return self._wrap_derived(self.run(self.wrapped.Create_group(group, tag)))
 
-    def _wrap_duplicate(self, comm: coroutine_comm.Comm) -> Self:
-        """Wrap a duplicate. A subclass's `__new__`, which may duplicate its argument, is not called, as in mpi4py."""
-        return Comm.__new__(type(self), comm, self.run, self._derived_properties(comm))
+    def _make_duplicate(self, comm: coroutine_comm.Comm, info: Info | None) -> Self:
+        """Wrap a duplicate, and set its properties; info: as for `Dup`. A subclass's `__new__`, which may duplicate its
+        argument, is not called, as in mpi4py."""
+        duplicate = Comm.__new__(type(self), comm, self.run, self._derived_properties(comm))
+        self.properties.copy_to(self, duplicate.properties)
+        if info is not None:
+            duplicate.properties.info = Info.Create(info.items())
+        return duplicate
 
     def _wrap_derived(self, comm: coroutine_comm.Comm | None) -> Comm:
         """Wrap a communicator derived from this one; None becomes COMM_NULL."""

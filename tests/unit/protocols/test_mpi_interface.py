@@ -487,6 +487,26 @@ def test_a_subclass_may_create_its_communicator_and_duplicates_keep_the_class() 
     assert run_blocking(Ranks(2), program, program) == [False, False]
 
 
+def test_a_duplicate_has_the_info_of_its_call() -> None:
+    def program() -> None:
+        world = MPI.COMM_WORLD
+        world.Set_info(MPI.Info.Create({"hint": "world"}))
+
+        def hints(*info: MPI.Info) -> list[list[tuple[str, str]]]:
+            duplicates = [world.Dup(*info)]
+            for call in (world.Idup, world.Idup_with_info) if info else (world.Idup,):
+                duplicate, request = call(*info)
+                request.Wait()
+                duplicates.append(duplicate)
+            return [duplicate.Get_info().items() for duplicate in duplicates]
+
+        assert hints() == [[("hint", "world")]] * 2
+        assert hints(MPI.Info.Create({"hint": "x"})) == [[("hint", "x")]] * 3
+        assert hints(MPI.INFO_NULL) == [[]] * 3
+
+    run_blocking(Ranks(1), program)
+
+
 def test_calls_of_a_topology_reject_communicators_without_it() -> None:
     def program() -> None:
         graph = MPI.COMM_WORLD.Create_graph([1], [0])
