@@ -286,7 +286,8 @@ class Comm(PropertyCalls):
 
     def Abort(self, errorcode: int = 1) -> None:
         """End the program, and with it the run."""
-        raise SystemExit(f"rank {self.rank} has called Abort, with error code {errorcode}")
+        process = self.Get_group().processes[self.rank]
+        raise SystemExit(f"rank {process} of COMM_WORLD has called Abort, with error code {errorcode}")
 
 
 class Topocomm(Comm, Generic[TopocommT]):

@@ -139,7 +139,7 @@ def test_a_script_may_exit_with_success(tmp_path: Path, end: str) -> None:
         ("sys.exit(3)", "the script has exited: 3"),
         ("sys.exit('no')", "the script has exited: no"),
         ("import os; os._exit(7)", r"the script has exited: os._exit\(7\)"),
-        ("comm.Abort(4)", "rank 0 has called Abort, with error code 4"),
+        ("comm.Abort(4)", "rank 0 of COMM_WORLD has called Abort, with error code 4"),
     ],
 )
 def test_a_script_that_exits_with_an_error_code_fails_the_run(tmp_path: Path, end: str, message: str) -> None:

@@ -527,6 +527,17 @@ def test_calls_of_a_topology_reject_communicators_without_it() -> None:
     run_blocking(Ranks(1), program)
 
 
+def test_an_abort_names_the_rank_in_comm_world() -> None:
+    def program() -> str:
+        reverse = MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank)
+        with pytest.raises(SystemExit) as raised:
+            reverse.Abort(4)
+        return str(raised.value)
+
+    expected = [f"rank {rank} of COMM_WORLD has called Abort, with error code 4" for rank in range(2)]
+    assert run_blocking(Ranks(2), program, program) == expected
+
+
 def test_a_duplicate_of_a_basic_datatype_is_freed_and_the_basic_one_is_not() -> None:
     copy = MPI.INT.Dup()
     assert copy.tocode() == MPI.INT.tocode()
