@@ -502,7 +502,9 @@ def properties_of(comm: coroutine_comm.Comm | None, processor: str, name: str = 
     """Make the properties of a new communicator. processor: name of the rank's node. name: of a predefined communicator."""
     if comm is None:
         return Properties(processor_name=processor)
-    fixed: dict[int, object] = {TAG_UB: comm.tag_ub, UNIVERSE_SIZE: comm.size}
+    fixed: dict[int, object] = {TAG_UB: comm.tag_ub}
+    if name == "MPI_COMM_WORLD":
+        fixed[UNIVERSE_SIZE] = comm.size
     return Properties(name, processor, fixed)
 
 

@@ -17,6 +17,7 @@ from protocols.mpi.constants import (
     LASTUSEDCODE,
     PROC_NULL,
     UNDEFINED,
+    UNIVERSE_SIZE,
     WTIME_IS_GLOBAL,
 )
 from protocols.mpi.info import Info
@@ -90,8 +91,10 @@ class _Attribute(NamedTuple):
 
 _keyvals: dict[int, _KeyvalFunctions] = {}  # by number, those that are not freed
 _next_keyval: Final = count(100).__next__
-_FIXED: Final = {HOST: PROC_NULL, IO: PROC_NULL, WTIME_IS_GLOBAL: False, APPNUM: UNDEFINED, LASTUSEDCODE: None}
-"""Predefined attributes with equal values for all communicators."""
+_FIXED: Final = {
+    HOST: PROC_NULL, IO: PROC_NULL, WTIME_IS_GLOBAL: False, APPNUM: UNDEFINED, LASTUSEDCODE: None, UNIVERSE_SIZE: None,
+}  # fmt: skip
+"""Predefined attributes that cannot be changed, with their defaults."""
 
 
 class Properties:
