@@ -5,9 +5,9 @@ that paper's. Most digits are illegible in the copy available to us. The paper d
 embedded processor, "a single host SBus DMA engine, and independent network send and receive DMA engines". The wire and
 the switches are not included: a cluster's description sets the time of frames on them.
 
-A constant is FITTED: adjusted to a row of `paper.toml`; SOURCED: stated by the named source; or CHOSEN: a round figure
-of ours for a component without a source. None is measured. One constant is fitted, to the two values of the paper's
-abstract. A chosen constant has no evidence; results that depend on it predict only shapes.
+A constant is FITTED: adjusted to rows of `paper.toml`; SOURCED: stated by the named source; or CHOSEN: our assumption,
+without a citable source. None is measured. SBUS_OVERHEAD is fitted to the two values of the paper's abstract; STEP was
+chosen so that this fit is possible. A chosen constant has no evidence; results that depend on it predict only shapes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ memory."""
 
 COHERENCE: Final = 8
 """Additional clocks of a transaction of consistent DMA: the buffer in the bus bridge is kept consistent "automatically
-on memory transactions" (section on contention-free performance). CHOSEN: as many as for the data itself."""
+on memory transactions" (section on contention-free performance). CHOSEN: equal to the clocks of a burst's data."""
 
 FLUSH: Final = 5_000
 """Nanoseconds to flush that buffer by a system call after a transfer of streaming DMA (section on contention-free
@@ -44,16 +44,17 @@ bridge."""
 # The NIC's processor.
 
 LANAI_CLOCK: Final = 37_500_000
-"""Hz. CHOSEN: the clock commonly given for NOW's LANai 4.1; the paper's own digits are illegible. Only the quotient of
-STEP and this clock has an effect."""
+"""Hz. CHOSEN: the clock commonly given for NOW's LANai 4.1; the paper's own digits are illegible. Only the times of STEP
+and GUARD depend on it."""
 
 STEP: Final = 128
-"""Cycles of each step of the firmware: find an event and its object; read a message from its endpoint and make a
-packet; check a packet and put it into its endpoint; start an engine. CHOSEN: a power of two for which the one fitted
-constant reproduces both values."""
+"""Cycles of each step of the firmware: handle one event of any kind, with the search for its object (`receive`, `ring`,
+`tick`, `fetched`, `stored`); pass a packet to the wire (`send`); check a packet and show its message to the host (`show`).
+Handling the end of a transmission and starting a DMA transfer cost nothing. CHOSEN: a power of two for which SBUS_OVERHEAD
+reproduces both fitted values."""
 
 GUARD: Final = 32
-"""Cycles of STEP for the protection checks when a message is put into its endpoint. CHOSEN."""
+"""Cycles, included in STEP, of the protection checks before a message is shown to the host. CHOSEN."""
 
 # The host.
 
@@ -107,4 +108,4 @@ NOW_1998_CONSISTENT: Final = replace(
 """Consistent DMA instead of streaming DMA."""
 
 NOW_1998_UNGUARDED: Final = replace(NOW_1998, name="now-1998-unguarded", show=cycles_to_ns(STEP - GUARD, LANAI_CLOCK))
-"""Firmware without protection checks (`Settings.guarded`), which GAM does not have."""
+"""Firmware without protection checks, such as GAM. Use it with `Settings.guarded` = False."""

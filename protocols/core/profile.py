@@ -52,7 +52,7 @@ class Profile:
     post: int = 0
     """Pass a descriptor to the NIC, in addition to the time at `write_rate`."""
     write_rate: int = 0
-    """Rate of programmed output to the NIC."""
+    """Rate of the host's programmed-I/O writes to the NIC."""
     translate: int = 0
     """Ask the kernel for a page's physical address."""
     notice: int = 0
@@ -72,7 +72,8 @@ class Profile:
     timeslice: int = 10_000_000
     """Time slice of programs that share a core. The default is a tick of Linux's 100 Hz timer."""
     hosted: bool = False
-    """The firmware runs on the host's cores, by traps, interrupts and softirqs; the NIC only moves frames by DMA."""
+    """The firmware runs on the host's cores, in traps, interrupts and softirqs; the NIC only moves frames by DMA. The costs
+    and number of the NIC's processors, `interrupt`, `dma_transaction`, `ahead` and `flush` then have no effect."""
     polled: bool = False
     """A hosted NIC has no interrupts: frames wait in it until the host reads them (`HostWork.read_frames`)."""
     busy_waiting: bool = False
@@ -91,11 +92,12 @@ class Profile:
     doorbell: int = 0
     """From the end of the host's write until the NIC notices it."""
     bus_rate: int = 0
-    """Rate of the bus that DMA transfers and the host's reads and writes share. 0: no bus is modelled."""
+    """Rate of the bus that DMA transfers and the host's reads and writes share. 0: bytes take no time on it. The
+    host's accesses use the bus only if this or `bus_transaction` is not 0."""
     bus_transaction: int = 0
-    """Overhead of each DMA transaction on the bus."""
+    """Overhead of each bus transaction of a DMA transfer, unless `dma_transaction` replaces it."""
     dma_transaction: int = 0
-    """Overhead of each transaction of the NIC's DMA engines; 0: as `bus_transaction`."""
+    """Overhead instead of `bus_transaction` for DMA transfers of a NIC that is not hosted; 0: `bus_transaction` applies."""
     bus_burst: int = 0
     """Maximum bytes of a bus transaction; 0: each transfer is one transaction."""
 
@@ -111,7 +113,7 @@ class Profile:
     stored: int = 0
     """A DMA transfer to host memory has finished. Actions that depend on it follow afterwards."""
     sent: int = 0
-    """A frame has left the NIC."""
+    """A frame has been handed to the port, where it may still wait for the wire."""
     # ... and actions.
     send: int = 0
     """Pass a frame to the wire."""
@@ -121,11 +123,12 @@ class Profile:
     """Return a descriptor and make it visible to the host."""
 
     processors: int = 1
-    """1 or 2. With 2, one processor handles received frames and the actions that they cause, the other all else."""
+    """1 or 2. With 2, one processor handles received frames, the actions that they cause, and the ends of DMA transfers to
+    host memory; the other handles all other events."""
     receive_ring: int = 0
     """Maximum frames that wait for the processor; further frames are lost. 0: no limit."""
     ahead: int = 0
-    """Maximum frames fetched ahead for sending: the next is fetched when the first has left. 0: no limit."""
+    """Maximum frames whose data is being fetched, or was fetched and is not yet handed to the port. 0: no limit."""
 
     # The DMA engines, one for each direction.
     fetch: int = 0
@@ -137,7 +140,8 @@ class Profile:
     store_rate: int = 0
     """Rate of transfers to host memory."""
     flush: int = 0
-    """Time of the host's core to flush the buffer between bus and memory after a transfer, before it uses the data."""
+    """Time of the host's core to flush the buffer between bus and memory after each transfer in either direction. The
+    firmware notices the end of the transfer only afterwards."""
 
     def __post_init__(self) -> None:
         for key in self.__slots__:

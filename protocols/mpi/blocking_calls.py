@@ -1,5 +1,6 @@
-"""mpi4py's calls of communicators for blocking programs, with the names and arguments of `comm`. Each call returns when the
-coroutine of `comm` has ended. `blocking_requests` has requests and messages.
+"""mpi4py's communicators for blocking programs. Most calls have the name and arguments of a coroutine of `comm`, and return
+when it has ended; `Abort`, `Split_type`, and the calls for properties and info exist only here. `blocking_requests` has
+requests and messages.
 """
 
 # ruff: noqa: N802 -- the names are mpi4py's
@@ -64,8 +65,9 @@ class Comm(PropertyCalls):
         run: CoroutineRunner | None = None,
         properties: Properties | None = None,
     ) -> Self:
-        """comm: the communicator to wrap; for a wrapper, this becomes another handle of its communicator. run: drives
-        coroutines. properties: of the communicator; None: new ones."""
+        """comm: the communicator to wrap, or a wrapper, of whose communicator this becomes another handle; None: COMM_NULL.
+        run: runs a coroutine to its end; None: for coroutines that never wait. properties: the communicator's; None: new
+        properties. A wrapper's own `run` and `properties` take precedence. Raises TypeError for another `comm`."""
         if isinstance(comm, Comm):
             run, properties, comm = comm.run, comm.properties, comm.wrapped
         elif comm is None:
@@ -83,7 +85,8 @@ class Comm(PropertyCalls):
         run: CoroutineRunner | None = None,
         properties: Properties | None = None,
     ) -> None:
-        """Do nothing: as in mpi4py, `__new__` makes the handle, to which a subclass may pass another communicator."""
+        """Do nothing: as in mpi4py, `__new__` initialises the handle, perhaps with another communicator, which a subclass's
+        `__new__` has passed to it."""
 
     def __bool__(self) -> bool:
         """Whether it is not COMM_NULL."""
@@ -190,7 +193,7 @@ class Comm(PropertyCalls):
         return _WRAPPERS[type(comm)](comm, self.run, self._derived_properties(comm))
 
     def _derived_properties(self, comm: coroutine_comm.Comm | None) -> Properties:
-        properties = properties_of(comm, self.properties.processor_name)
+        properties = make_properties(comm, self.properties.processor_name)
         properties.errhandler = self.properties.errhandler
         return properties
 
@@ -312,12 +315,12 @@ class Topocomm(Comm, Generic[TopocommT]):
 
     @property
     def inedges(self) -> list[int]:
-        """Ranks of the incoming edges; PROC_NULL beyond the end of a grid."""
+        """Ranks at the other ends of the incoming edges; PROC_NULL for an edge from beyond the border of a grid."""
         return list(self._topocomm.neighbourhood.sources)
 
     @property
     def outedges(self) -> list[int]:
-        """Ranks of the outgoing edges; PROC_NULL beyond the end of a grid."""
+        """Ranks at the other ends of the outgoing edges; PROC_NULL for an edge beyond the border of a grid."""
         return list(self._topocomm.neighbourhood.destinations)
 
     @property
@@ -498,8 +501,9 @@ _TOPOLOGIES: Final[Mapping[type, int]] = {
 }
 
 
-def properties_of(comm: coroutine_comm.Comm | None, processor: str, name: str = "") -> Properties:
-    """Make the properties of a new communicator. processor: name of the rank's node. name: of a predefined communicator."""
+def make_properties(comm: coroutine_comm.Comm | None, processor: str, name: str = "") -> Properties:
+    """Make the properties of a new communicator. comm: None for COMM_NULL. processor: name of this rank's node. name: name
+    of a predefined communicator, otherwise empty."""
     if comm is None:
         return Properties(processor_name=processor)
     fixed: dict[int, object] = {TAG_UB: comm.tag_ub}

@@ -1,6 +1,6 @@
-"""Finished requests that were not tested yet, and the programs that wait for a finished request.
+"""Finished requests of an endpoint whose results were not taken yet, and the programs that wait for requests to finish.
 
-Time-outs are in ticks of the endpoint.
+A wait's deadline is the number of a tick, as counted by the endpoint; 0: none.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from protocols.openmx.mx_requests import Request, Result
 
 
 class FinishedRequests:
-    """Finished requests of one endpoint, in the order of completion. set_alarm: requests the next tick."""
+    """Finished requests of one endpoint, in the order of completion. set_alarm: called to request the next tick."""
 
     def __init__(self, set_alarm: Callable[[], object]) -> None:
         self._set_alarm = set_alarm
         self._finished: deque[Request] = deque()
-        self._time_outs: list[tuple[int, Completion[bool]]] = []  # by tick
-        self._waiters: list[Completion[bool]] = []  # wait for any finished request
+        self._time_outs: list[tuple[int, Completion[bool]]] = []  # deadline and wait, unsorted
+        self._waiters: list[Completion[bool]] = []  # the waits of `wait_any`
 
     @property
     def awaits_tick(self) -> bool:
@@ -47,14 +47,14 @@ class FinishedRequests:
         self.wake(True)
 
     def wait_any(self, tick: int) -> Completion[bool]:
-        """Wait for any finished request. The result is True when a request is finished, False at `tick` (0: never) or
-        after `wake(False)`."""
+        """Wait until the next request finishes; one that has finished before does not end the wait. The result is True when
+        the request finishes, False at the deadline `tick` (0: none) or after `wake(False)`."""
         done = self._start_wait(tick)
         self._waiters.append(done)
         return done
 
     def wait_for(self, request: Request, tick: int) -> Completion[bool]:
-        """Wait for a request. The result is True when the request is finished, False at `tick`."""
+        """Wait for a request. The result is True when the request is finished, False at the deadline `tick` (0: none)."""
         done = self._start_wait(tick)
         request.add_callback(partial(_complete, done))
         return done
@@ -67,7 +67,7 @@ class FinishedRequests:
                 done.complete(finished)
 
     def on_tick(self, ticks: int) -> None:
-        """End waits whose time-out has expired."""
+        """End the waits whose deadline has passed. ticks: number of the current tick."""
         due = [done for tick, done in self._time_outs if tick <= ticks]
         self._time_outs = [(tick, done) for tick, done in self._time_outs if tick > ticks and not done.done]
         for done in due:

@@ -104,11 +104,18 @@ def serve_view(sampler: Sampler, interval: float, port: int, file: str = "", clu
     """Serve the view in a browser until Ctrl-C. file, cluster: machines file and name of a cluster on several machines;
     empty for a cluster on this one."""
     from testbed.cli.run_command import RUNS
-    from testbed.cli.web.command_forms import Offer
+    from testbed.cli.web.command_forms import OfferedCommands
     from testbed.cli.web.view_server import serve
 
-    offer = Offer(file, cluster)
-    serve(sampler, interval, port, RUNS, lambda address: echo(f"the view is at {address}\nCtrl-C ends it"), offer)
+    commands = OfferedCommands(file, cluster)
+    serve(
+        sampler,
+        interval,
+        port,
+        RUNS,
+        lambda address: echo(f"the view is at {address}\nCtrl-C ends it"),
+        commands,
+    )
 
 
 def is_terminal() -> bool:

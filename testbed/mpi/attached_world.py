@@ -32,7 +32,7 @@ class AttachedRank:
         """COMM_WORLD of this process. The first access adds a send buffer, which only blocking programs need."""
         if self._world.send_buffer is None:
             self._world.send_buffer = SendBuffer()
-        properties = blocking_calls.properties_of(self._world, node_of(self.name), "MPI_COMM_WORLD")
+        properties = blocking_calls.make_properties(self._world, node_of(self.name), "MPI_COMM_WORLD")
         return blocking_calls.Comm(self._world, self._complete, properties)
 
     @cached_property
@@ -40,7 +40,7 @@ class AttachedRank:
         """COMM_SELF of this process."""
         self_comm = self.world.wrapped.make_self()
         return blocking_calls.Comm(
-            self_comm, self._complete, blocking_calls.properties_of(self_comm, node_of(self.name), "MPI_COMM_SELF")
+            self_comm, self._complete, blocking_calls.make_properties(self_comm, node_of(self.name), "MPI_COMM_SELF")
         )
 
     def finalize(self) -> None:

@@ -59,7 +59,7 @@ class Program(greenlet):
         self._wait: Final = getcurrent().switch  # switches to the greenlet of the loop
         if world.send_buffer is None:
             world.send_buffer = SendBuffer()
-        properties = blocking_calls.properties_of(world, node_of(name), "MPI_COMM_WORLD")
+        properties = blocking_calls.make_properties(world, node_of(name), "MPI_COMM_WORLD")
         self.world: Final = blocking_calls.Comm(world, self.wait_for, properties)
         self.now: Final = now
         self.name: Final = name
@@ -125,7 +125,7 @@ class Program(greenlet):
         """COMM_SELF of this program."""
         self_comm = self.world.wrapped.make_self()
         return blocking_calls.Comm(
-            self_comm, self.wait_for, blocking_calls.properties_of(self_comm, node_of(self.name), "MPI_COMM_SELF")
+            self_comm, self.wait_for, blocking_calls.make_properties(self_comm, node_of(self.name), "MPI_COMM_SELF")
         )
 
     def finalize(self) -> None:

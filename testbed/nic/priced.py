@@ -1,9 +1,9 @@
 """A NIC whose actions take the times of a profile.
 
 Decisions are made at once when an event arrives; they take effect when the resources that they use have finished. The
-processor handles one event after the other (`EventProcessor`): frames, descriptors, deadlines, and the ends of DMA transfers
-and of transmissions. So a frame's effects are delayed by the processor's backlog. Latency, gap and overhead are results of
-this model, not parameters.
+processor handles one event after the other (`EventProcessor`): received frames, descriptors, deadlines, ends of DMA
+transfers, and frames handed to the port. So a frame's effects are delayed by the processor's backlog. Latency, gap and
+overhead are results of this model, not parameters.
 
 A processor polls the kinds of events in turn, as a firmware's loop does, so that no kind starves. The bus is booked ahead,
 for the time after a transfer's setup or a core's own work; jobs that fit in before do not wait (`BookableServer`).
@@ -28,8 +28,9 @@ EventData = TypeVar("EventData", int, bytes)
 
 KINDS: Final = range(6)
 RING, TICK, FETCHED, STORED, SENT, RECEIVED = KINDS
-"""Kinds of events, named after their costs in a profile: a descriptor, the timer, the end of a transfer from and to host
-memory, of a transmission, and a received frame."""
+"""Kinds of events, with the names of their costs in a profile. RING: the host has passed a descriptor. TICK: the deadline
+has passed, or the firmware resumes. FETCHED: a transfer from host memory has ended. STORED: a transfer to host memory has
+ended. SENT: a frame was handed to the port. RECEIVED (cost `receive`): a frame has arrived."""
 
 _POLL_ORDER: Final[tuple[tuple[int, ...], ...]] = tuple((*KINDS[last + 1 :], *KINDS[: last + 1]) for last in KINDS)
 """Order in which a processor polls the kinds of events, by the kind of the last event, which comes last."""
@@ -139,7 +140,7 @@ class _PostedDescriptor:
 
 class Hardware:
     """The hardware of one NIC, which its functions share: processors, DMA engines and bus. receiving: the processor of
-    received frames, `event_processor` unless the NIC has two."""
+    received frames and of the ends of transfers to host memory; `event_processor` unless the NIC has two processors."""
 
     __slots__ = ("bus", "event_processor", "functions", "prefetched", "reading", "receiving", "writing")
 
@@ -172,8 +173,8 @@ class Hardware:
 class PricedNic(ImmediateNic):
     """A NIC with costs, or one function of such a NIC.
 
-    processor: handles the firmware's events. receiver: handles received frames, usually the same processor. reading,
-    writing: the DMA engines that read and write host memory. bus: between host and NIC.
+    processor, receiver: servers of the hardware's `event_processor` and `receiving`, usually one server. reading, writing:
+    servers of the DMA engines that read and write host memory. bus: server of the bus between host and NIC.
     """
 
     __slots__ = (
@@ -218,8 +219,9 @@ class PricedNic(ImmediateNic):
         self._stores: deque[tuple[FirmwareEvent, int, int]] = deque()
         self._stores_queued = 0  # number of transfers to host memory so far
         self._stores_noticed = 0  # number of ended transfers to host memory that the firmware has noticed
-        # Pending actions: number of stores to wait for, event, time relative to its start, and the descriptor to return, to
-        # this function's host or another's, or the frame to send. An inverted descriptor (~) is for the host's kernel.
+        # Pending actions: value of `_stores_noticed` to wait for, event, time relative to its start, and the descriptor to
+        # return, to this function's host or another's, or the frame to send. An inverted descriptor (~) is for the host's
+        # kernel.
         self._actions: deque[tuple[int, FirmwareEvent, int, int | bytes | _PostedDescriptor]] = deque()
         self._deferred: list[Buffer] = []  # frames that leave after all other effects of the event
         # Timers for the first entry of each queue. When another condition of that entry is met, the callback is called, too.
@@ -529,7 +531,8 @@ class PricedNic(ImmediateNic):
         self.deliver_completion(self.completions.pop(0))
 
     def _use_core(self, now: int, cost: int, on_bus: int) -> int:
-        """Occupy the host's core, and then the bus; return the time at which both are done."""
+        """Let the host's core work for `cost`, then access the bus for `on_bus`, both in ns; return the time at which the
+        access is done. The core stays occupied until then. Without a bus, the core is charged for both."""
         core, profile = self._core, self._profile
         if on_bus and (profile.bus_rate or profile.bus_transaction):
             begin = max(now, core.free)

@@ -56,6 +56,7 @@ def now_cables() -> Iterator[tuple[str, str]]:
                 yield middle, top
         node += subcluster.hosts
         switch += subcluster.switches
-    # Two cables between each pair of subclusters: the bisection that the paper's permutations saturate.
+    # Our choice: two cables between each pair of subclusters, so few that traffic between them saturates them, as in the
+    # paper's section on permutations.
     for first, second in ((0, 1), (1, 2), (2, 0)):
         yield from zip(tops[first], tops[second], strict=True)

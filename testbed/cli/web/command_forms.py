@@ -1,4 +1,4 @@
-"""Forms of commands, derived from their options, and the conversion of a filled form to the arguments of a command."""
+"""Forms of commands, derived from their parameters, and the conversion of a filled form to the arguments of a command."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class FormError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """Commands that the page offers. file, cluster: machines file and name of a cluster on several machines; empty for a
-    cluster on this one."""
+class OfferedCommands:
+    """Commands that the page offers. file, cluster: machines file and name of a cluster on several machines; both are empty
+    for a cluster on this machine."""
 
     file: str = ""
     cluster: str = ""
@@ -57,7 +57,7 @@ class Offer:
         return MACHINE_COMMANDS if self.file else COMMANDS
 
     def forms(self) -> JSON:
-        """Describe the forms of all commands, for the page. words: first words of each command line."""
+        """Describe the forms of all commands, for the page. words: first words of the command line, as text."""
         return {
             name: {**form_of(command), "words": shlex.join(["testbed", *self._first_words(name)])}
             for name, command in self.commands.items()
@@ -66,16 +66,17 @@ class Offer:
     def _first_words(self, name: str) -> list[str]:
         return ["machines", name, self.file, self.cluster] if self.file else [name]
 
-    def arguments(self, name: str, cluster: str, values: Mapping[str, Value]) -> list[str]:
-        """Return the arguments of `testbed` for a filled form. cluster: name of the displayed cluster. Raises FormError."""
+    def arguments(self, name: str, local_cluster: str, values: Mapping[str, Value]) -> list[str]:
+        """Return the arguments of `testbed` for a filled form. local_cluster: name of the displayed cluster, if that is on
+        this machine; otherwise ignored. Raises FormError."""
         command = self.commands.get(name)
         if command is None:
             raise FormError(f"no command {name!r} is offered here")
-        words = words_of(command, values)
-        return [*self._first_words(name), *words] if self.file else [name, "--name", cluster, *words]
+        arguments = arguments_of(command, values)
+        return [*self._first_words(name), *arguments] if self.file else [name, "--name", local_cluster, *arguments]
 
 
-HERE: Final = Offer()
+HERE: Final = OfferedCommands()
 """The commands for a cluster on this machine."""
 
 
@@ -87,7 +88,7 @@ def form_of(command: click.Command) -> dict[str, JSON]:
     }
 
 
-def words_of(command: click.Command, values: Mapping[str, Value]) -> list[str]:
+def arguments_of(command: click.Command, values: Mapping[str, Value]) -> list[str]:
     """Return the command's options, then its operands after ``--``, so that the text of a field cannot be parsed as an
     option. Raises FormError."""
     fields = {str(parameter.name): parameter for parameter in _visible_parameters(command)}

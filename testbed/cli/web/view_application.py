@@ -23,7 +23,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from testbed.cli.web.access_guard import AccessGuard
-from testbed.cli.web.command_forms import HERE, FormError, Offer, Value
+from testbed.cli.web.command_forms import HERE, FormError, OfferedCommands, Value
 from testbed.cli.web.command_jobs import Jobs
 from testbed.cli.web.page_parts import Choices, Parts, needs_agents, parts_of
 from testbed.cli.web.run_list import ReportPages, RunList
@@ -68,9 +68,14 @@ class View:
     """State that all open pages share."""
 
     def __init__(
-        self, sampler: Sampler, interval: float, runs: RunList, reports: ReportPages, offer: Offer = HERE
+        self,
+        sampler: Sampler,
+        interval: float,
+        runs: RunList,
+        reports: ReportPages,
+        commands: OfferedCommands = HERE,
     ) -> None:
-        """interval: seconds between two samples. offer: the commands that pages offer."""
+        """interval: seconds between two samples. commands: the commands that pages offer."""
         self._sampler = sampler
         self._interval = interval
         self._runs = runs
@@ -78,8 +83,8 @@ class View:
         self._viewers: set[_Viewer] = set()
         self._sample_now = asyncio.Event()
         self._snapshot: Snapshot | Absent = Absent("")
-        self._offer = offer
-        self._common: Parts = {"forms": offer.forms()}  # parts that are equal for all viewers
+        self._commands = commands
+        self._common: Parts = {"forms": commands.forms()}  # parts that are equal for all viewers
         self.jobs = Jobs(self._notify, self._sample_now.set)
 
     async def sample(self) -> None:
@@ -161,7 +166,7 @@ class View:
             self.jobs.refuse(command, name, self._snapshot.why)
             return
         try:
-            self.jobs.start(self._offer.arguments(command, self._snapshot.cluster, values), name)
+            self.jobs.start(self._commands.arguments(command, self._snapshot.cluster, values), name)
         except FormError as error:
             self.jobs.refuse(command, name, str(error))
 

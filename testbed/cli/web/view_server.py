@@ -14,7 +14,7 @@ from typing import Final
 
 import uvicorn
 
-from testbed.cli.web.command_forms import HERE, Offer
+from testbed.cli.web.command_forms import HERE, OfferedCommands
 from testbed.cli.web.run_list import ReportPages, RunList
 from testbed.cli.web.view_application import Sampler, View, application
 from testbed.cluster.records.ownership import temporary_directory
@@ -26,19 +26,24 @@ _MAX_MESSAGE: Final = 1 << 16  # bytes of a message from the page
 
 
 def serve(
-    sampler: Sampler, interval: float, port: int, runs: Path, started: Callable[[str], None], offer: Offer = HERE
+    sampler: Sampler,
+    interval: float,
+    port: int,
+    runs: Path,
+    started: Callable[[str], None],
+    commands: OfferedCommands = HERE,
 ) -> None:
     """Serve the view until Ctrl-C. A signal other than SIGINT is raised again at the end.
 
     interval: seconds between two samples. port: 0 for any free port. runs: directory of runs. started: called with the
-    address. offer: the commands that pages offer. Raises ConflictError, PermissionDeniedError.
+    address. commands: the commands that pages offer. Raises ConflictError, PermissionDeniedError.
     """
     with (
         _listening(port) as listener,
         temporary_directory("web") as reports,
         contextlib.closing(RunList(runs)) as run_list,
     ):
-        view = View(sampler, interval, run_list, ReportPages(reports), offer)
+        view = View(sampler, interval, run_list, ReportPages(reports), commands)
         ended_by = asyncio.run(_serve(view, listener, started))
     if ended_by not in (0, signal.SIGINT):
         signal.raise_signal(ended_by)

@@ -25,8 +25,8 @@ class Atm:
         return Network(self.settings.slowed(slowed), on_drop)
 
     def table(self, layout: Layout, switch: Switch) -> Table:
-        """Return a switch's table: port by the number of the destination node, along shortest paths; 0: none. Raises
-        UnsupportedError for more than MAX_NODES nodes."""
+        """Return a switch's table: output port, along shortest paths, by destination node; 0: none. Keys are the indices of
+        the nodes in `layout.nodes`, as decimal numbers. Raises UnsupportedError for more than MAX_NODES nodes."""
         if len(layout.nodes) > MAX_NODES:
             raise UnsupportedError(
                 f"{layout.name} has {len(layout.nodes):,} nodes: an ATM network has circuits between at most "
@@ -35,13 +35,13 @@ class Atm:
         return {str(number): switch.forwarding.get(mac, 0) for number, mac in enumerate(_macs(layout))}
 
     def has_route(self, layout: Layout, path: Path) -> bool:
-        """Whether the circuit between the ends of a path follows it."""
+        """Whether the circuit from a path's source to its sink follows the path."""
         sink = _macs(layout)[_node_number(layout, path.sink)]
         tables = {switch.name: switch.forwarding for switch in layout.switches}
         return all(tables[switch].get(sink) == output for switch, _, output in path.hops)
 
     def build_frame(self, layout: Layout, path: Path, frame: bytes) -> bytes:
-        """Put the bytes after a frame's Ethernet header into a cell on the circuit between the ends of a path."""
+        """Put the bytes after a frame's Ethernet header into a cell on the circuit from a path's source to its sink."""
         numbers = _node_number(layout, path.source), _node_number(layout, path.sink)
         payload = frame[ETHERNET : ETHERNET + PAYLOAD].ljust(PAYLOAD, b"\0")
         return frame[:ETHERNET] + header(circuit(*numbers, len(layout.nodes))) + payload

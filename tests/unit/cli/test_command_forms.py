@@ -8,9 +8,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from testbed.cli.web.command_forms import COMMANDS, HERE, MACHINE_COMMANDS, FormError, Offer, form_of, words_of
+from testbed.cli.web.command_forms import (
+    COMMANDS,
+    HERE,
+    MACHINE_COMMANDS,
+    FormError,
+    OfferedCommands,
+    arguments_of,
+    form_of,
+)
 
-ON_MACHINES = Offer("lab.toml", "star-4")
+ON_MACHINES = OfferedCommands("lab.toml", "star-4")
 OFFERED = [*((HERE, name) for name in COMMANDS), *((ON_MACHINES, name) for name in MACHINE_COMMANDS)]
 
 
@@ -46,7 +54,7 @@ def test_a_form_has_a_field_for_each_option_that_the_command_declares() -> None:
 
 
 @pytest.mark.parametrize(("offer", "name"), OFFERED)
-def test_a_form_has_all_options_except_the_name_of_the_cluster_and_json(offer: Offer, name: str) -> None:
+def test_a_form_has_all_options_except_the_name_of_the_cluster_and_json(offer: OfferedCommands, name: str) -> None:
     command = offer.commands[name]
     fields = {field["name"] for field in form_of(command)["parameters"]}
     assert fields == {parameter.name for parameter in command.params} - {"name", "as_json", "file", "cluster"}
@@ -58,7 +66,7 @@ def test_a_filled_form_is_converted_to_command_line_arguments() -> None:
         "target": "n1", "others": "a 'b c'", "hard": "5%", "times": "3", "way": "down", "again": True,
         "rules": ["drop udp", "", "delay 1ms tcp"],
     }  # fmt: skip
-    parsed_values = parse_arguments(shake, words_of(shake, values))
+    parsed_values = parse_arguments(shake, arguments_of(shake, values))
     assert parsed_values == {
         "target": "n1", "others": ("a", "b c"), "hard": "5%", "times": 3, "way": "down", "again": True,
         "rules": ("drop udp", "delay 1ms tcp"), "secret": None, "name": None, "as_json": False,
@@ -66,12 +74,12 @@ def test_a_filled_form_is_converted_to_command_line_arguments() -> None:
 
 
 def test_empty_fields_are_omitted() -> None:
-    assert words_of(shake, {"target": "", "hard": "", "again": False, "rules": []}) == []
+    assert arguments_of(shake, {"target": "", "hard": "", "again": False, "rules": []}) == []
 
 
 @pytest.mark.parametrize("value", ["--again", "--name=other", "-h", "--", "--json"])
 def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
-    parsed_values = parse_arguments(shake, words_of(shake, {"target": value, "hard": value}))
+    parsed_values = parse_arguments(shake, arguments_of(shake, {"target": value, "hard": value}))
     assert (parsed_values["target"], parsed_values["hard"]) == (value, value)
     assert parsed_values["name"] is None
     assert not parsed_values["again"]
@@ -91,7 +99,7 @@ def test_a_value_that_looks_like_an_option_is_a_value(value: str) -> None:
 )
 def test_unknown_options_of_a_form_are_rejected(values: dict[str, Any], message: str) -> None:
     with pytest.raises(FormError, match=message):
-        words_of(shake, values)
+        arguments_of(shake, values)
 
 
 @pytest.mark.parametrize("name", ["down", "exec", "up", "shell", "", "--help"])
@@ -122,7 +130,9 @@ def test_a_form_shows_the_begin_of_the_command_line() -> None:
 
 
 @pytest.mark.parametrize("offer", [HERE, ON_MACHINES])
-def test_the_commands_accept_the_arguments_of_their_forms(monkeypatch: pytest.MonkeyPatch, offer: Offer) -> None:
+def test_the_commands_accept_the_arguments_of_their_forms(
+    monkeypatch: pytest.MonkeyPatch, offer: OfferedCommands
+) -> None:
     for name, values in {
         "inject": {"target": "n1", "delay": "1ms", "queue_frames": "3", "duration": "1s"},
         "link": {"target": "n1", "action": "flap", "duration": "1s"},
