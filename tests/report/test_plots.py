@@ -15,6 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from testbed.observe.comparing.comparison import ComparedMeasure, Comparison, Judgement
+from testbed.observe.comparing.ratios import Ratio
+from testbed.observe.report.comparisons import comparisons
 from testbed.observe.report.curves import curves
 from testbed.observe.report.distributions import distributions
 from testbed.observe.report.pages import TEMPLATES, Table
@@ -90,6 +93,33 @@ def test_a_picture_shows_and_labels_declared_and_injected_impairments() -> None:
     assert "1 link impaired by its description, 1 link by injection" in plot.alt_text
     assert plot.table is not None
     assert plot.table.rows[0][2] == "loss 5% on n1"
+
+
+@pytest.mark.parametrize(
+    ("source", "impaired", "last_link", "note"),
+    [("star-4", 3, "1 other", ""), ("star-4", 2, "2 others", ""), ("star-41", 41, "", "1 more link is impaired."),
+     ("star-42", 42, "", "2 more links are impaired.")],
+)  # fmt: skip
+def test_the_table_of_a_picture_counts_the_links_without_a_row(
+    source: str, impaired: int, last_link: str, note: str
+) -> None:
+    cluster = layout(source)
+    injected = {link.name: ("loss 5%",) for link in cluster.links[:impaired]}
+    table = topology(cluster, injected, "cluster-1", "EMP").table
+    assert table is not None
+    assert table.note == note
+    assert not last_link or table.rows[-1] == [last_link, "none", "none"]
+
+
+def test_the_summary_of_a_comparison_counts_its_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [summarize_run(write_run(tmp_path / name, ping_pong_rows()), name) for name in "AB"]
+    compared = ComparedMeasure((), "rtt_ns", 1.0, 1.0, (1, 1), Ratio(1.0), Judgement.NO_DIFFERENCE)
+    summaries = []
+    for count in (1, 2):
+        comparison = Comparison((compared,) * count, 0.05, (), ())
+        monkeypatch.setattr("testbed.observe.report.comparisons.compare", lambda *_, result=comparison: result)
+        summaries += [run.summary.partition(",")[0] for run in comparisons(runs)]
+    assert summaries == ["1 measure", "2 measures"]
 
 
 def every_plot(tmp_path: Path) -> list[Plot]:

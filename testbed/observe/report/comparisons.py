@@ -53,7 +53,9 @@ def _summary(comparison: Comparison) -> str:
     counts = ((len(comparison.judged(judgement)), judgement.value) for judgement in Judgement)
     totals = ", ".join(f"{count} {name}" for count, name in counts if count)
     threshold = f"{comparison.threshold:.0%}"
-    return f"{len(comparison.measures)} measures, where differences of {threshold} or less do not count: {totals}."
+    count = len(comparison.measures)
+    measures = "1 measure" if count == 1 else f"{count:,} measures"
+    return f"{measures}, where differences of {threshold} or less do not count: {totals}."
 
 
 def _table(comparison: Comparison, baseline: str, candidate: str) -> Table:

@@ -64,8 +64,9 @@ def _table(layout: Layout, declared: Mapping[str, str], injected: Mapping[str, S
     ]
     rows = impaired[:_MAX_ROWS]
     if unimpaired:
-        rows.append([f"{len(unimpaired)} others" if impaired else "all links", "none", "none"])
-    note = f"{len(impaired) - _MAX_ROWS} more links are impaired." if len(impaired) > _MAX_ROWS else ""
+        rows.append([_quantity(len(unimpaired), "other") if impaired else "all links", "none", "none"])
+    hidden = max(len(impaired) - _MAX_ROWS, 0)
+    note = f"{_quantity(hidden, 'more link')} {'is' if hidden == 1 else 'are'} impaired." if hidden else ""
     headings = ["link", "declared", "injected during the run"]
     return Table("Link impairments", headings, rows, frozenset({0, 1, 2}), note=note)
 
