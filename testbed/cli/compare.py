@@ -114,7 +114,7 @@ def _print(comparison: Comparison, *, paper: bool) -> None:
         ],
     )  # fmt: skip
     if len(comparison.measures) > len(shown):
-        echo(f"and {len(comparison.measures) - len(shown):,} more, none of them worse than these; --json lists all")
+        echo(f"and {len(comparison.measures) - len(shown):,} more; --json lists all")
     for note in comparison.notes:
         echo(f"note: {note}")
     counts: dict[str, int] = {}
@@ -146,7 +146,7 @@ def _ratio(ratio: float) -> str:
 
 def _interval(measure: ComparedMeasure) -> str:
     if measure.ratio.low is None or measure.ratio.high is None:
-        return "unbounded"
+        return "too few samples"
     return f"{_ratio(measure.ratio.low)} to {_ratio(measure.ratio.high)}"
 
 

@@ -108,14 +108,7 @@ def serve_view(sampler: Sampler, interval: float, port: int, file: str = "", clu
     from testbed.cli.web.view_server import serve
 
     commands = OfferedCommands(file, cluster)
-    serve(
-        sampler,
-        interval,
-        port,
-        RUNS,
-        lambda address: echo(f"the view is at {address}\nCtrl-C ends it"),
-        commands,
-    )
+    serve(sampler, interval, port, RUNS, lambda address: echo(f"the view is at {address}\nCtrl-C ends it"), commands)
 
 
 def is_terminal() -> bool:

@@ -68,12 +68,7 @@ class View:
     """State that all open pages share."""
 
     def __init__(
-        self,
-        sampler: Sampler,
-        interval: float,
-        runs: RunList,
-        reports: ReportPages,
-        commands: OfferedCommands = HERE,
+        self, sampler: Sampler, interval: float, runs: RunList, reports: ReportPages, commands: OfferedCommands = HERE
     ) -> None:
         """interval: seconds between two samples. commands: the commands that pages offer."""
         self._sampler = sampler

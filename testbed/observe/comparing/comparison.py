@@ -28,7 +28,7 @@ _PARAMETERS: Final = ("cluster", "protocol", "mode", "profile", "codec", "nics",
 
 
 class Judgement(Enum):
-    """Judgement on a measure of the candidate, from the worst on."""
+    """Judgement on a measure of the candidate, in the order in which comparisons list them."""
 
     WORSE = "worse"
     BETTER = "better"
@@ -146,7 +146,7 @@ def judge(ratio: Ratio, sense: Sense, threshold: float) -> Judgement:
 
 
 def sort_by_judgement(compared: Iterable[ComparedMeasure]) -> list[ComparedMeasure]:
-    """Sort by judgement, the worst first; measures of equal judgement keep their order."""
+    """Sort by judgement, in the order of `Judgement`; measures of equal judgement keep their order."""
     return sorted(compared, key=lambda measure: list(Judgement).index(measure.judgement))
 
 

@@ -20,16 +20,16 @@ _MAX_SHOWN: Final = 100  # measures
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """Comparison of a run with the first one. label, base: labels of both. table: None if they are not comparable, for the
-    reason in `summary`. name: name of the table, unique in the page."""
+    """Comparison of a run with the first one. label, baseline: labels of both. table: None if they are not comparable, for
+    the reason in `summary`. name: name of the table, unique in the page. has_worse: whether a measure is worse."""
 
     label: str
-    base: str
+    baseline: str
     summary: str
     name: str
     table: Table | None = None
     notes: Sequence[str] = ()
-    is_worse: bool = False
+    has_worse: bool = False
 
 
 def comparisons(runs: Sequence[RunSummary]) -> Iterator[ComparedRun]:
@@ -67,10 +67,10 @@ def _table(comparison: Comparison, baseline: str, candidate: str) -> Table:
     ]  # fmt: skip
     headings = ["where", "measure", baseline, candidate, f"{candidate} / {baseline}", "interval", "judgement"]
     note = f"The first {_MAX_SHOWN} of {len(comparison.measures):,}." if len(comparison.measures) > _MAX_SHOWN else ""
-    return Table(f"{candidate} against {baseline}, the worst first", headings, rows, frozenset({0, 1, 5, 6}), note=note)
+    return Table(f"{candidate} against {baseline}, by judgement", headings, rows, frozenset({0, 1, 5, 6}), note=note)
 
 
 def _interval(measure: ComparedMeasure) -> str:
     if measure.ratio.low is None or measure.ratio.high is None:
-        return "unbounded"
+        return "too few samples"
     return f"{measure.ratio.low:.3f} to {measure.ratio.high:.3f}"

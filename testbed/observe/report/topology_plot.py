@@ -149,7 +149,8 @@ def _svg(
 
 
 def _label(link: Link, layout: Layout, centres: Mapping[str, Position], texts: Sequence[str]) -> _Label:
-    """Return the label of a link: below the link's node if all nodes are in one row, otherwise at the link's middle."""
+    """Return the label of a link. It is below the node of a link between a node and a switch if all nodes are in one row;
+    otherwise it is above the middle of a horizontal link, or centred on that of any other link."""
     nodes = {node.name for node in layout.nodes}
     ends = [end.owner for end in (link.a, link.b) if end.owner in nodes]
     rows = {round(centres[node][1]) for node in nodes}
@@ -186,7 +187,8 @@ def _path(link: Link, centres: Mapping[str, Position], control_point: Position |
 
 
 def have_same_topology(layouts: Sequence[Layout]) -> bool:
-    """Whether all layouts have the same nodes, switches and links."""
+    """Whether all layouts have equal nodes, switches and links, with all their properties, such as addresses and
+    impairments."""
     return all(
         (first.nodes, first.switches, first.links) == (second.nodes, second.switches, second.links)
         for first, second in pairwise(layouts)
