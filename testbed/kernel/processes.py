@@ -85,6 +85,18 @@ def state_of(pid: int) -> str:
     return _stat(pid)[0]
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal, or waits in vfork(2) for a child that is: it stops only after that."""
+    state = state_of(pid)
+    if state != "D":
+        return state == "T"
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:  # it has ended, or the kernel has no such file
+        return False
+    return any(state_of(int(child)) == "T" for child in children)
+
+
 _SESSION = 3  # index of the session in `_stat`
 _EXITING = 0x4  # PF_EXITING
 

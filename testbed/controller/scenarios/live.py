@@ -21,7 +21,7 @@ from testbed.controller.scenarios.targets import decisive_counters, injection_of
 from testbed.controller.scenarios.timeline import Occurrence
 from testbed.controller.verdict.counter_snapshots import read_counters, read_schedstat
 from testbed.errors import KernelError, UnsupportedError
-from testbed.kernel.processes import state_of
+from testbed.kernel.processes import is_stopped
 from testbed.spec.fault_models import Cpu, Crash, Fault, Impair, Incast, Partition, Pause, Reset, Restart, Traffic
 from testbed.spec.layout import Layout
 from testbed.spec.scenario import Scenario
@@ -255,7 +255,7 @@ class LiveInjector:
         stopped: set[str] = set()
 
         def read_counts() -> Counts:
-            stopped.update(name for name in names if state_of(self._run.pids.get(name, 0)) == "T")
+            stopped.update(name for name in names if is_stopped(self._run.pids.get(name, 0)))
             return {"nodes": len(stopped)}
 
         # A process stops when it next gets a processor: on a busy machine a short pause could end before that.
