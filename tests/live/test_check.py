@@ -54,7 +54,9 @@ MACHINE = ("softnet drops", "steal", "relay waiting", "timer floor p99", "schedu
 
 def lenient(limit: Limit) -> Limit:
     """Return a limit that tolerates any lateness of the machine."""
-    return replace(limit, degraded=10 * SECOND, invalid=OUT_OF_REACH) if limit.machine and limit.unit == "ns" else limit
+    return (
+        replace(limit, degraded=10 * SECOND, invalid=OUT_OF_REACH) if limit.is_scaled and limit.unit == "ns" else limit
+    )
 
 
 LENIENT = Table({what: lenient(limit) for what, limit in LIMITS.items()}, SLOW)

@@ -11,7 +11,7 @@ import pytest
 from testbed.kernel import syscalls
 from testbed.kernel.userns import is_root
 from testbed.studies.study_file import load
-from testbed.studies.study_points import compute, requested
+from testbed.studies.study_points import compute, format_request
 from tests.live.file_damage import run_command
 
 pytestmark = pytest.mark.skipif(
@@ -50,7 +50,7 @@ def test_a_simulation_reports_that_its_results_cannot_be_written(option: str, tm
 def test_a_study_keeps_its_points_and_continues_after_space_was_freed(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     study = load(tmp_path / "study.toml")
-    results = [compute(requested(point, study.base)) for point in study.points]
+    results = [compute(format_request(point, study.base)) for point in study.points]
     small = tmp_path / "small"
     small.mkdir()
     syscalls.mount("small", str(small), "tmpfs", 0, f"size={SIZE}")

@@ -22,7 +22,7 @@ LONGER = {
     "AM-II, live, by the agent of a shared NIC": 17,
     "VIA, live, by the agent of a shared NIC": 21,
     "Open-MX, live, by the agent of a shared NIC": 18,
-    "EMP, dilated": 15,
+    "EMP, dilated": 14,
     "AM-II, dilated": 16,
     "VIA, dilated": 21,
     "Open-MX, dilated": 17,

@@ -17,10 +17,12 @@ from testbed.cli.main import testbed as command_line
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
 
+pytestmark = pytest.mark.timeout(400)  # it is built beside other tests, at their idle time
+
 
 def build(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "-q", source, target]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,7 @@ def test_a_follower_does_not_report_a_node_that_the_map_does_not_contain() -> No
     assert nic.take_kinds() == [codec.KIND_HINT]
 
 
+@pytest.mark.requires("interpreted")  # it patches a method that compiled code calls directly
 def test_a_peer_that_is_given_up_is_reported_by_the_first_function_of_its_nic(monkeypatch: pytest.MonkeyPatch) -> None:
     reports: list[int] = []
     monkeypatch.setattr(Mapper, "on_unreachable", lambda _self, _now, number: reports.append(number))
