@@ -38,9 +38,6 @@ T = TypeVar("T")
 _MAX_BURST: Final = 1_000
 """Maximum of task steps between two checks of the descriptors, so that tasks that wake each other do not starve them."""
 
-NEVER: Final = 1 << 63
-"""Later than any time."""
-
 POLL_TIME: Final = 200
 """Nanoseconds of model time that a poll takes without a profile. Our choice: about the time of an unsuccessful MPI_Test on
 a current host. With 0, a program that polls would never let the time advance."""

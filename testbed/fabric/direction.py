@@ -13,7 +13,8 @@ from typing import Final
 from protocols.core.compiled_build import mypyc_attr
 from testbed.errors import DescriptionError, Problem
 from testbed.fabric.direction_counters import Counters
-from testbed.fabric.line import NEVER, FrameInFlight, Line, Shape
+from testbed.fabric.event_queue import NEVER
+from testbed.fabric.line import FrameInFlight, Line, Shape
 from testbed.fates.fate_counters import Outcome
 from testbed.fates.stage import FateOptions, FateStage, Verdict
 from testbed.spec.contradictions import contradictions

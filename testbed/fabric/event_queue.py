@@ -12,6 +12,9 @@ A = TypeVar("A")
 NOW: Final = object()
 """Placeholder for the argument of a callback that is called with the time."""
 
+NEVER: Final = (1 << 62) - 1
+"""Later than any time; the largest integer that compiled code keeps in a register."""
+
 
 class ScheduledEvent(Protocol):
     """An event that can be cancelled or moved to another time. Only the entry with its present sequence number is valid."""

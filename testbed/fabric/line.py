@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from testbed.fabric.delivery_trace import DeliveryTrace, Opportunities, parse_delivery_trace
+from testbed.fabric.event_queue import NEVER
 from testbed.fabric.wire_time import NS_PER_SECOND, default_queue, wire_size
 from testbed.fates.text_files import text_of
 from testbed.spec.layout import Impairment
 
 BITS: Final = 8 * NS_PER_SECOND
 """A byte at a rate in bit/s takes BITS / rate nanoseconds."""
-
-NEVER: Final = (1 << 62) - 1
-"""Later than any time; the largest integer that compiled code keeps in a register."""
 
 _ALWAYS_CHECK: Final = -1
 

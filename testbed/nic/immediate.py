@@ -13,9 +13,10 @@ from protocols.core.firmware import Agent, Buffer, Firmware, Nic
 from protocols.core.host_work import NodeActions
 from protocols.core.profile import Profile
 from testbed.engine.failures import ETHERNET_HEADER, TimerCallCounter, failure, frame_too_long
-from testbed.engine.loop import NEVER, Loop, VirtualClock
+from testbed.engine.loop import Loop, VirtualClock
 from testbed.engine.server import Server
 from testbed.errors import FirmwareError
+from testbed.fabric.event_queue import NEVER
 from testbed.nic.completions import CompletingNic
 
 

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from testbed.fabric.direction import LinkDirection
 from testbed.fabric.direction_counters import Counters
-from testbed.fabric.event_queue import EventQueue, ScheduledEvent
+from testbed.fabric.event_queue import NEVER, EventQueue, ScheduledEvent
 from testbed.fabric.interface import Receive, discard
-from testbed.fabric.line import NEVER, FrameInFlight
+from testbed.fabric.line import FrameInFlight
 from testbed.fates.stage import FateOptions, FateStage
 from testbed.spec.layout import DirectionName, Impairment
 
