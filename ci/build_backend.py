@@ -30,6 +30,7 @@ from setuptools.command.sdist import sdist
 WANTED: Final = os.environ.get("NETNS_TESTBED_COMPILE") == "1"
 _LEVEL: Final = os.environ.get("NETNS_TESTBED_OPTIMIZE", "2")
 _MYPYC: Final = "mypy>=2.0"
+_OPTIONS: Final = ("-fvisibility=hidden", "-fno-plt")  # no stubs for calls within the shared object, and of Python
 _GENERATED: Final = Path("build/compiled/generated")  # C files as mypyc has written them
 _C_FILES: Final = Path("build/compiled/c")  # C files as they are compiled, see `separate_literals`
 _LITERAL: Final = re.compile(r"(?<== )CPyStatics\[(\d+)\]")
@@ -69,6 +70,7 @@ def extensions() -> list[Extension]:
     for extension in result:
         extension.sources = [path.replace(str(_GENERATED), str(_C_FILES)) for path in extension.sources]
         extension.depends = [path.replace(str(_GENERATED), str(_C_FILES)) for path in extension.depends]
+        extension.extra_compile_args += _OPTIONS
         extension.include_dirs += [str(_C_FILES), f"{_C_FILES}/protocols"]  # the headers of a group with that name
     stable_abi = [("Py_LIMITED_API", "0x030B0000")]
     native = [
@@ -114,7 +116,7 @@ def _write_changed(path: Path, text: str) -> None:
 
 
 class CompileChanged(build_ext):
-    """Compiles C files in parallel, and only those that are newer than their object files."""
+    """Compiles C files in parallel, and only those whose object files are older than they, a header or this file."""
 
     def initialize_options(self) -> None:
         super().initialize_options()
@@ -126,12 +128,15 @@ class CompileChanged(build_ext):
 
         def compile_changed(sources: list[str], output_dir: str, depends: list[str], **options: Any) -> list[str]:
             objects: list[str] = compiler.object_filenames(sources, output_dir=output_dir)
-            headers = max((os.stat(path).st_mtime for path in depends if path.endswith(".h")), default=0.0)
+            headers = [path for path in depends if path.endswith(".h")]
+            newest = max(
+                os.stat(path).st_mtime for path in [__file__, *headers]
+            )  # this file has the compiler's options
             outdated = [
                 source
                 for source, object_file in zip(sources, objects, strict=True)
                 if not os.path.exists(object_file)
-                or os.stat(object_file).st_mtime < max(headers, os.stat(source).st_mtime)
+                or os.stat(object_file).st_mtime < max(newest, os.stat(source).st_mtime)
             ]
             if outdated:
                 print(f"compiling {len(outdated)} of {len(sources)} C files", flush=True)
