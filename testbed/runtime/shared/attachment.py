@@ -49,6 +49,9 @@ class Attachment:
         """device: an interface of this process's network namespace. function: index among the functions of the worker; None:
         any free function. worker: number of the agent's worker. Raises AttachError."""
         self._is_querying = False
+        self._late_replies = (
+            0  # replies that have not arrived within the timeouts of their queries, and may still arrive
+        )
         self._connection = attach_protocol.connect(device, worker)
         try:
             request = {"do": "attach", "version": attach_protocol.VERSION, "ethertype": ethertype, "function": function}
@@ -104,7 +107,8 @@ class Attachment:
         it has sent its error."""
         try:
             if self._connection.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK):
-                self._check(attach_protocol.receive(self._connection)[0])
+                self._check(attach_protocol.receive(self._connection, socket.MSG_DONTWAIT)[0])
+                self._late_replies -= 1  # a message without an error is a reply, and no query waits for one
             else:
                 raise NicGoneError("the agent of the NIC has ended, or has refused this process")
         except BlockingIOError:
@@ -124,21 +128,27 @@ class Attachment:
         return [str(sentence) for sentence in self._query({"do": "waiting"}, _STATE_TIMEOUT)[0]["waiting"]]
 
     def _query(self, query: dict[str, Any], timeout: float = _REPLY_TIMEOUT) -> tuple[dict[str, Any], list[int]]:
-        """Send a query; return the reply and the descriptors passed with it. timeout: seconds. Raises the errors of
-        `report`."""
+        """Send a query; return the reply and the descriptors passed with it. timeout: seconds. The late replies of earlier
+        queries, which arrive first, are discarded. Raises the errors of `report`."""
         self._is_querying = True
         try:
             attach_protocol.send(self._connection, query)
             poll = select.poll()
             poll.register(self._connection, select.POLLIN)
-            if not poll.poll(timeout * 1000):
-                raise NicGoneError(f"the agent of the NIC has not answered within {timeout:g} s")
-            reply, descriptors = attach_protocol.receive(self._connection)
+            deadline = time.monotonic() + timeout
+            while True:
+                if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    self._late_replies += 1
+                    raise NicGoneError(f"the agent of the NIC has not answered within {timeout:g} s")
+                reply, descriptors = attach_protocol.receive(self._connection)
+                message = self._check(reply)
+                if not self._late_replies:
+                    return message, descriptors
+                self._late_replies -= 1
         except OSError as error:
             raise NicGoneError(f"the agent of the NIC has ended: {error}") from error
         finally:
             self._is_querying = False
-        return self._check(reply), descriptors
 
     def _check(self, message: dict[str, Any] | None) -> dict[str, Any]:
         """Return a message of the agent. Raises NicGoneError for None, FirmwareError for a message with the agent's
