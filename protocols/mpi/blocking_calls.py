@@ -42,7 +42,7 @@ from protocols.mpi.constants import (
 )
 from protocols.mpi.groups import Group
 from protocols.mpi.info import Info
-from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, ERR_TOPOLOGY, MPIError, check_type
+from protocols.mpi.mpi_errors import ERR_ARG, ERR_COMM, MPIError, check_type
 
 __all__ = [
     "COMM_NULL", "MESSAGE_NO_PROC", "MESSAGE_NULL", "REQUEST_NULL", "CallCoroutine", "Cartcomm", "Comm", "CoroutineRunner",
@@ -301,16 +301,24 @@ class Topocomm(Comm, Generic[TopocommT]):
     _required: ClassVar[type[coroutine_comm.Topocomm[Any]]] = coroutine_comm.Topocomm
     """Class of the communicators that have this class's calls."""
 
+    def __new__(
+        cls,
+        comm: coroutine_comm.Comm | Comm | None = None,
+        run: CoroutineRunner | None = None,
+        properties: Properties | None = None,
+    ) -> Self:
+        """Arguments: as of `Comm`. Raises TypeError also for a communicator without a topology of this class."""
+        handle = super().__new__(cls, comm, run, properties)
+        if not isinstance(handle.wrapped, cls._required):
+            if handle:
+                raise TypeError(f"a {cls._required.__name__} is expected, not a {type(handle.wrapped).__name__}")
+            handle.wrapped = cls._required.null()
+        return handle
+
     @property
     def _topocomm(self) -> TopocommT:
-        """The wrapped communicator. Raises MPIError: ERR_COMM for COMM_NULL, ERR_TOPOLOGY for a communicator without a
-        topology of this class."""
+        """The wrapped communicator. Raises MPIError (ERR_COMM) for COMM_NULL."""
         self._check()
-        if not isinstance(self.wrapped, self._required):
-            raise MPIError(
-                ERR_TOPOLOGY,
-                f"the call requires a {self._required.__name__}, this communicator is a {type(self.wrapped).__name__}",
-            )
         return cast(TopocommT, self.wrapped)
 
     @property

@@ -7,7 +7,7 @@ topologies. MPI 4.1, chapters 7 and 8.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from protocols.mpi.block_buffers import BlockBuffers, ContiguousBuffer, split_equally, typed_blocks
 from protocols.mpi.buffers import Message, as_send_data, equal_blocks, vector_blocks
@@ -34,7 +34,7 @@ class Comm(PersistentCalls):
     __slots__ = ()
 
     @classmethod
-    def null(cls) -> Comm:
+    def null(cls) -> Self:
         """Make COMM_NULL, whose calls raise MPIError (ERR_COMM)."""
         comm = cls.__new__(cls)
         comm.rank, comm.size, comm.send_buffer, comm.algorithms = UNDEFINED, 0, None, Algorithms()
@@ -208,7 +208,9 @@ class Topocomm(Comm, Generic[TopologyT]):
 
     @property
     def neighbourhood(self) -> Neighbourhood:
-        """This rank's edges."""
+        """This rank's edges. Raises MPIError (ERR_COMM) for COMM_NULL."""
+        if not self.size:
+            raise MPIError(ERR_COMM, COMM_NULL_ERROR)
         return self.topology.neighbourhood(self.rank)
 
     async def Dup(self, info: None = None) -> Comm:

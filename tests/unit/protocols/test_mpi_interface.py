@@ -507,24 +507,40 @@ def test_a_duplicate_has_the_info_of_its_call() -> None:
     run_blocking(Ranks(1), program)
 
 
-def test_calls_of_a_topology_reject_communicators_without_it() -> None:
+def test_handles_of_a_topology_reject_communicators_without_it() -> None:
     def program() -> None:
         graph = MPI.COMM_WORLD.Create_graph([1], [0])
-        for call in (
-            MPI.Cartcomm(graph).Get_dim,
-            MPI.Distgraphcomm(graph).Get_dist_neighbors,
-            MPI.Graphcomm(MPI.COMM_WORLD).Get_dims,
+        for kind, comm in (
+            (MPI.Cartcomm, graph),
+            (MPI.Distgraphcomm, graph),
+            (MPI.Graphcomm, MPI.COMM_WORLD),
+            (MPI.Topocomm, MPI.COMM_WORLD),
         ):
-            with pytest.raises(MPI.Exception, match="the call requires a ") as raised:
-                call()
-            assert raised.value.Get_error_class() == MPI.ERR_TOPOLOGY
+            with pytest.raises(TypeError, match=f"a {kind.__name__} is expected, not a "):
+                kind(comm)
         assert MPI.Topocomm(graph).inoutedges == ([0], [0])
+        assert MPI.Topocomm(graph).neighbor_allgather("block") == ["block"]
         grid = MPI.COMM_WORLD.Create_cart([1])
         grid.Free()
         with pytest.raises(MPI.Exception, match="COMM_NULL"):
             grid.Get_dim()
 
     run_blocking(Ranks(1), program)
+
+
+@pytest.mark.parametrize("comm", [MPI.Topocomm(), MPI.Cartcomm(MPI.COMM_NULL), MPI.Graphcomm(), MPI.Distgraphcomm()])
+def test_a_topology_of_comm_null_rejects_exchanges_with_neighbours(comm: MPI.Topocomm[Any]) -> None:
+    assert comm == MPI.COMM_NULL
+    for call in (
+        lambda: comm.inedges,
+        lambda: comm.neighbor_allgather(1),
+        lambda: comm.Neighbor_allgather(bytearray(4), bytearray(4)),
+        lambda: comm.Ineighbor_allgather(bytearray(4), bytearray(4)),
+        lambda: comm.Neighbor_allgather_init(bytearray(4), bytearray(4)),
+    ):
+        with pytest.raises(MPI.Exception, match="COMM_NULL") as raised:
+            call()
+        assert raised.value.Get_error_class() == MPI.ERR_COMM
 
 
 def test_an_abort_names_the_rank_in_comm_world() -> None:
