@@ -15,6 +15,9 @@ from protocols.am2.transport import Message
 
 _RING_MASK: Final = RING_SIZE - 1
 
+BulkKey = tuple[int, int, int, int, int]
+"""NIC, incarnation, origin, flags and number of a bulk message."""
+
 
 class NicEndpoint:
     """An existing endpoint, resident or not.
@@ -25,8 +28,8 @@ class NicEndpoint:
     for the endpoint while it was not resident. unanswered_count: number of its unanswered packets. next_request,
     next_reply: positions in the rings of arrived messages. messages: its messages in progress, by slot.
     returning_slots: slots of undeliverable messages that wait for room in the reply ring. bulk_parts: bytes received
-    and least offset of each incomplete bulk message, by NIC, incarnation, origin, flags and message. requested_regions:
-    regions for which a mapping has been requested. requesters: NICs that have sent requests to it.
+    and least offset of each incomplete bulk message. requested_regions: regions for which a mapping has been requested.
+    requesters: NICs that have sent requests to it.
     """
 
     __slots__ = (
@@ -62,7 +65,7 @@ class NicEndpoint:
         self.next_reply = 0
         self.messages: dict[int, Message] = {}
         self.returning_slots: list[int] = []
-        self.bulk_parts: dict[tuple[int, int, int, int, int], tuple[int, int]] = {}
+        self.bulk_parts: dict[BulkKey, tuple[int, int]] = {}
         self.requested_regions: set[int] = set()
         self.requesters: dict[Peer, None] = {}
 

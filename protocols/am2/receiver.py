@@ -27,7 +27,7 @@ from protocols.am2.codec import (
     REASON_NOT_RESIDENT,
     REASON_OVERRUN,
 )
-from protocols.am2.nic_endpoint import NicEndpoint
+from protocols.am2.nic_endpoint import BulkKey, NicEndpoint
 from protocols.am2.peers import Peer
 from protocols.am2.sender import UNREACHABLE
 from protocols.am2.transport import MESSAGE_HEADER_SIZE, OFFSET_AND_TOTAL_AT, PACK_OFFSET_AND_TOTAL, unpack_message
@@ -87,7 +87,7 @@ class Receiver:
             if form == FORM_GONE:
                 self._on_endpoint_gone(peer, origin)
             elif form == FORM_LOST_REPLY:
-                self._on_reply_lost(peer, number, message)
+                self._on_reply_lost(peer, number, (peer.number, peer.incarnation, origin, flags, message))
             elif form != FORM_KEEPALIVE:
                 return MALFORMED
             return REASON_NONE
@@ -109,6 +109,7 @@ class Receiver:
             own_tag = _UNPACK_TAG(page)[0] if self._guarded else _ANY
             if own_tag != _ANY and (own_tag != tag or not own_tag):
                 counters.bad_tags += 1
+                endpoint.bulk_parts.pop((peer.number, peer.incarnation, origin, flags, message), None)
                 return REASON_BAD_TAG
             slot = _ARRIVED_REQUESTS + endpoint.next_request
         entry_offset = _SLOT_OFFSETS[slot]
@@ -165,12 +166,14 @@ class Receiver:
                     message.status = UNREACHABLE
         self._card.nic.interrupt((peer.number << layout.ENDPOINT_BITS | number) << layout.SUBJECT_BITS | layout.GONE)
 
-    def _on_reply_lost(self, peer: Peer, number: int, request: int) -> None:
+    def _on_reply_lost(self, peer: Peer, number: int, reply: BulkKey) -> None:
         """Handle a notice that the reply to a request of endpoint `number` was given up or refused. The request ends as
-        in `_on_endpoint_gone`. request: the request's number."""
+        in `_on_endpoint_gone`. reply: key of the reply, if it is a bulk message."""
         endpoint = self._card.endpoints.get(number)
         if endpoint is None:
             return
+        endpoint.bulk_parts.pop(reply, None)
+        request = reply[4]
         for message in endpoint.messages.values():
             is_request = message.slot < layout.REPLIES and message.peer is peer
             if (
@@ -209,22 +212,18 @@ class Receiver:
         endpoint: NicEndpoint,
         page: memoryview,
         entry_offset: int,
-        key: tuple[int, int, int, int, int],
+        key: BulkKey,
         body: bytes,
         length: int,
         offset: int,
         total: int,
     ) -> int:
-        """Store a part of a bulk message in the endpoint's segment, and record it in `bulk_parts`. Result: see
-        `deliver`."""
-        if offset + length > layout.segment_length(page):
-            self._counters.bad_segments += 1
-            return REASON_BAD_SEGMENT
+        """Store a part of a bulk message in the endpoint's segment, and record it in `bulk_parts`. A reason that undoes
+        the message discards its parts. Result: see `deliver`."""
         received, min_offset = endpoint.bulk_parts.get(key, (0, offset))
-        if received + length > total or (not length and total):  # inconsistent sizes: undo the message
-            endpoint.bulk_parts.pop(key, None)
-            self._counters.bad_segments += 1
-            return REASON_BAD_SEGMENT
+        is_inconsistent = received + length > total or (not length and total)
+        if is_inconsistent or offset + length > layout.segment_length(page):
+            return self._undo_bulk(endpoint, key)
         if received + length == total and page[entry_offset]:
             return REASON_OVERRUN
         if length:
@@ -232,11 +231,16 @@ class Receiver:
             if view is None:
                 return REASON_NO_MAPPING
             if offset + length > len(view):  # the host has just shortened the segment
-                self._counters.bad_segments += 1
-                return REASON_BAD_SEGMENT
+                return self._undo_bulk(endpoint, key)
             self._card.nic.dma_write(view[offset : offset + length], body[len(body) - length :])
         endpoint.bulk_parts[key] = (received + length, min(min_offset, offset))
         return REASON_NONE
+
+    def _undo_bulk(self, endpoint: NicEndpoint, key: BulkKey) -> int:
+        """Discard the parts of a bulk message that does not fit into the segment, and return the reason of the NACK."""
+        endpoint.bulk_parts.pop(key, None)
+        self._counters.bad_segments += 1
+        return REASON_BAD_SEGMENT
 
     def _region_view(self, endpoint: NicEndpoint, page: memoryview, subject: int) -> memoryview | None:
         """Return a region of an endpoint if it is mapped; otherwise request a mapping from the host, and return

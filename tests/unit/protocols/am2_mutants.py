@@ -14,7 +14,7 @@ from protocols.am2.host.endpoint import Endpoint
 from protocols.am2.host.inbox import Inbox
 from protocols.am2.host.outbox import Destination
 from protocols.am2.host.segment_driver import SegmentDriver
-from protocols.am2.nic_endpoint import NicEndpoint
+from protocols.am2.nic_endpoint import BulkKey, NicEndpoint
 from protocols.am2.receiver import Receiver
 from protocols.am2.residency import Residency
 from protocols.am2.sender import Sender
@@ -88,7 +88,7 @@ def part_counted_twice(patch: pytest.MonkeyPatch) -> None:
 
     def store_and_count_twice(
         receiver: Receiver, endpoint: NicEndpoint, view: memoryview, entry_offset: int,
-        key: tuple[int, int, int, int, int], body: bytes, length: int, offset: int, total: int,
+        key: BulkKey, body: bytes, length: int, offset: int, total: int,
     ) -> int:  # fmt: skip
         reason = store_part(receiver, endpoint, view, entry_offset, key, body, length, offset, total)
         if reason == REASON_NONE:

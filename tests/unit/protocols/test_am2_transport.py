@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from protocols.am2 import codec
 from protocols.am2 import page as layout
 from protocols.am2.codec import (
     FORM_BULK,
+    FORM_LOST_REPLY,
     KIND_ACK,
     KIND_MESSAGE,
     KIND_NACK,
@@ -331,6 +333,30 @@ def test_parts_of_a_bulk_message_from_a_former_incarnation_are_discarded() -> No
     assert nic.notifications == [(1, layout.LOST)]
     nic.receive_message(ENDPOINT, form=FORM_BULK, data=b"abc", total=6, sender=2, channel=1)
     assert nic.notifications[-1] == (ENDPOINT, layout.ARRIVED_REQUESTS)
+
+
+@pytest.mark.parametrize(
+    ("is_reply", "end"),
+    [
+        (False, {"form": FORM_BULK, "data": b"x", "total": 6, "offset": 100}),
+        (False, {"form": FORM_BULK, "data": b"x", "total": 6, "tag": TAG + 1}),
+        (True, {"form": FORM_LOST_REPLY}),
+    ],
+    ids=["bad segment", "bad tag", "lost reply"],
+)
+def test_parts_of_a_bulk_message_that_has_ended_undelivered_are_discarded(is_reply: bool, end: dict[str, Any]) -> None:
+    nic = loaded_nic()
+    page = nic.page(ENDPOINT)
+    layout.set_segment_length(page, 100)
+    layout.set_tag(page, TAG)
+    nic.memory.mapped_regions[ENDPOINT << layout.SUBJECT_BITS | layout.SEGMENT] = memoryview(bytearray(100))
+    nic.receive_message(ENDPOINT, form=FORM_BULK, data=b"abc", total=6, reply=is_reply)
+    nic.receive_message(ENDPOINT, channel=1, reply=is_reply, **end)
+    nic.notifications.clear()
+    nic.receive_message(ENDPOINT, form=FORM_BULK, data=b"def", total=6, offset=3, channel=2, reply=is_reply)
+    assert nic.notifications == []
+    nic.receive_message(ENDPOINT, form=FORM_BULK, data=b"abc", total=6, channel=3, reply=is_reply)
+    assert nic.notifications == [(ENDPOINT, layout.ARRIVED_REPLIES if is_reply else layout.ARRIVED_REQUESTS)]
 
 
 # Routes.
