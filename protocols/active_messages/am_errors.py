@@ -66,7 +66,7 @@ class ActiveMessageError(Exception):
 
 class RuleError(ActiveMessageError):
     """A program has broken a rule: a request's handler may send one reply and nothing else; a reply's handler may send
-    nothing; no handler may poll; a poll must be awaited."""
+    nothing; no handler may poll; a poll must be awaited; nothing may wait for a freed endpoint."""
 
 
 class ReturnedError(ActiveMessageError):

@@ -70,8 +70,8 @@ class Run:
         bundle = cast(ActiveMessages, self.simulation.nodes[name].endpoint).allocate_bundle()
         for _ in range(self.case.endpoints):
             endpoint = SwarmEndpoint(self.ledger, bundle)
-            self.simulation.spawn(name, endpoint.serve)
-            self.simulation.spawn(name, endpoint.send)
+            self.simulation.spawn(name, endpoint.until_freed(endpoint.serve))
+            self.simulation.spawn(name, endpoint.until_freed(endpoint.send))
 
     def restart(self, number: int) -> None:
         """Restart a NIC with all programs of its node."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from protocols.active_messages.am_errors import Returned, RuleError, Status
 from protocols.active_messages.endpoint_names import EndpointName
@@ -34,6 +35,7 @@ Target = tuple[int, int, str]
 """(Node, endpoint, defect of the translation)."""
 Mapping = tuple[int, int]
 """(Entry of the translation table, number of its mappings); each new mapping has all credits."""
+SwarmProgram = Callable[[ActiveMessages, SimNode], Coroutine[Any, Any, None]]
 
 
 def words(serial: int, count: int) -> tuple[int, ...]:
@@ -169,6 +171,18 @@ class SwarmEndpoint:
             self.endpoint.wake()
 
     # Programs
+
+    def until_freed(self, program: SwarmProgram) -> SwarmProgram:
+        """Return a program that ends when a call raises RuleError because the endpoint has been freed."""
+
+        async def run(am: ActiveMessages, node: SimNode) -> None:
+            try:
+                await program(am, node)
+            except RuleError:
+                if not self.endpoint.is_freed:
+                    raise
+
+        return run
 
     async def serve(self, am: ActiveMessages, node: SimNode) -> None:  # noqa: ARG002
         """Handle messages during this incarnation."""

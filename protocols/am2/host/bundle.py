@@ -70,14 +70,14 @@ class Bundle:
     async def wait(self) -> None:
         """AM_WaitSema: wait until `poll` would handle a message at an endpoint whose event mask selects messages.
         Raises RuntimeError if another task waits and the bundle is not parallel, and ValueError if no event mask
-        selects an event."""
-        if not any(endpoint.has_events for endpoint in self.endpoints):
-            raise ValueError("no endpoint's event mask selects an event: this would wait forever")
+        selects an event, or none does any more since endpoints have been freed or moved."""
         if self._waiters and not self.parallel:
             raise RuntimeError("another task waits for this bundle, which is sequential (AM_SEQ)")
         self._waiters += 1
         try:
             while not self.is_ready:
+                if not any(endpoint.has_events for endpoint in self.endpoints):
+                    raise ValueError("no endpoint's event mask selects an event: this would wait forever")
                 await self.next_change("a message at one of %s endpoints", len(self.endpoints))
         finally:
             self._waiters -= 1

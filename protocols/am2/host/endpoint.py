@@ -62,6 +62,8 @@ class Endpoint(SendSide):
         """Page of the endpoint while it is not resident."""
         self.last_use = 0
         """Value of the library's `use_count` at the endpoint's last use."""
+        self.is_freed = False
+        """Whether the library has freed it (`free`)."""
         self._tag = NONE
         self._mask = Events.NOT_EMPTY
         self.has_events = True
@@ -192,7 +194,8 @@ class Endpoint(SendSide):
 
     async def wait_for_room(self, index: int) -> None:
         """Handle messages that have arrived at the bundle. If there are none, wait for a change, such as a credit,
-        room, or an arrived message."""
+        room, or an arrived message. Raises RuleError for a freed endpoint."""
+        self._check_not_freed()
         if self.bundle.handle():
             return
         destination = self._destination(index)
@@ -259,12 +262,13 @@ class Endpoint(SendSide):
         self.has_events = bool(mask & Events.NOT_EMPTY)
 
     async def wait(self) -> None:
-        """AM_WaitSema: wait until `poll` would handle a message. Raises ValueError if the event mask selects nothing.
-        Several tasks may wait, and all are woken. A task continues to wait if another task handles the message first;
-        requests that wait for room handle messages of the whole bundle."""
+        """AM_WaitSema: wait until `poll` would handle a message. Raises ValueError if the event mask selects nothing,
+        and RuleError for a freed endpoint. Several tasks may wait, and all are woken. A task continues to wait if
+        another task handles the message first; requests that wait for room handle messages of the whole bundle."""
         if not self.has_events:
             raise ValueError("the event mask selects nothing: this would wait forever")
         while not self.is_ready:
+            self._check_not_freed()
             change = self._change
             if change is None:
                 change = self._change = Completion("a message")
@@ -287,8 +291,12 @@ class Endpoint(SendSide):
 
     def free(self) -> None:
         """AM_FreeEndpoint: free the endpoint. Its unanswered messages are given up; messages to it are returned to
-        their senders. Raises ValueError within a handler of the endpoint."""
+        their senders. Calls that wait for it raise RuleError. Raises ValueError within a handler of the endpoint."""
         self.library.free(self)
+
+    def _check_not_freed(self) -> None:
+        if self.is_freed:
+            raise RuleError(f"endpoint {self.name.endpoint} has been freed: this would wait forever")
 
     # For the library.
 

@@ -136,6 +136,7 @@ class ActiveMessages(Host):
             raise ValueError("an endpoint cannot be freed by one of its handlers")
         if self._endpoints.pop(endpoint.name.endpoint, None) is None:
             return
+        endpoint.is_freed = True
         endpoint.bundle.endpoints.remove(endpoint)
         self._releasing.add(endpoint.name.endpoint)
         self._last_requests[endpoint.name.endpoint] = endpoint.outbox.last_request

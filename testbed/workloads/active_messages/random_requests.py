@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from protocols.active_messages.am_errors import Returned, Status
+from protocols.active_messages.am_errors import Returned, RuleError, Status
 from protocols.active_messages.am_interface import ActiveMessages, Endpoint, Token
 from protocols.active_messages.endpoint_names import EndpointName
 from testbed.workloads.active_messages.barrier import TAG
@@ -80,6 +80,7 @@ class _Program:
         self._number = 0
         self._pending: dict[int, _Pending] = {}
         self._retransmissions: list[tuple[Endpoint, EndpointName]] = []
+        self._freed: list[Endpoint] = []
         self._handled: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         self._slots: dict[tuple[int, EndpointName], list[int]] = {}  # free slots, by local endpoint and destination
         self._mappings: dict[tuple[int, EndpointName], int] = {}
@@ -155,7 +156,13 @@ class _Program:
             await self._node.sleep(_POLL_INTERVAL)
             retransmissions, self._retransmissions = self._retransmissions, []
             for endpoint, destination in retransmissions:
-                await self._request(endpoint, destination, self._node.random(f"again/{self._number}"))
+                if endpoint in self._freed:
+                    continue
+                try:
+                    await self._request(endpoint, destination, self._node.random(f"again/{self._number}"))
+                except RuleError:
+                    if endpoint not in self._freed:
+                        raise
             if self._is_quiet() and self._pending:
                 abandoned = sum(
                     endpoint.abandon(self._mappings[endpoint.name.endpoint, destination])
@@ -192,6 +199,7 @@ class _Program:
 
     def _free(self, endpoint: Endpoint) -> None:
         """Free an endpoint. Its pending requests count as given up."""
+        self._freed.append(endpoint)
         endpoint.free()
         for number, request in list(self._pending.items()):
             if request.endpoint is endpoint:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import cast
 
 import pytest
 
-from protocols.active_messages.am_errors import Returned, Status
+from protocols.active_messages.am_errors import Returned, RuleError, Status
 from protocols.active_messages.endpoint_names import ANY, EndpointName
 from protocols.am2 import page as layout
 from protocols.am2.host.endpoint import Endpoint, Events
@@ -477,6 +477,34 @@ def test_notifications_about_a_freed_endpoint_are_ignored() -> None:
         host.notify(endpoint, subject)
     assert host.am.pending_work() == []
     endpoint.free()
+
+
+@pytest.mark.parametrize("wait", [lambda endpoint: endpoint.wait(), lambda endpoint: endpoint.request(0, 1)])
+@pytest.mark.parametrize("is_first_freed", [False, True])
+def test_a_call_that_waits_for_a_freed_endpoint_raises(
+    wait: Callable[[Endpoint], Coroutine[object, None, None]], is_first_freed: bool
+) -> None:
+    endpoint = Host().endpoint()
+    while endpoint.credits(0):
+        assert endpoint.try_request(0, 1)
+    call = wait(endpoint)
+    if not is_first_freed:
+        call.send(None)
+    endpoint.free()
+    with pytest.raises(RuleError, match="endpoint 0 has been freed"):
+        call.send(None)
+
+
+def test_a_wait_for_a_bundle_ends_with_its_last_endpoint() -> None:
+    host = Host()
+    endpoints = [host.endpoint() for _ in range(2)]
+    wait = host.bundle.wait()
+    wait.send(None)
+    endpoints[0].free()
+    wait.send(None)
+    endpoints[1].free()
+    with pytest.raises(ValueError, match="this would wait forever"):
+        wait.send(None)
 
 
 # Replies.
