@@ -88,10 +88,12 @@ def study_command(
         folder, study = open_folder(continued)
     else:
         from testbed.cli.consoles import new_results_folder
+        from testbed.studies.point_checks import check_points
         from testbed.studies.study_file import load
 
         assert file is not None
         study = load(file)
+        check_points(study)
         if dry_run:
             _print_points(study, as_json)
             return

@@ -76,10 +76,10 @@ def _run(parameters: Mapping[str, Value], base: Path) -> dict[str, Any]:
     if "scenario" in options:
         options["scenario"] = base / options["scenario"]
     if "profile" in options:
-        options["profile"] = _in_base(options["profile"], base)
+        options["profile"] = in_base(options["profile"], base)
     result = run(
-        _cluster(parameters, base), _in_base(workload, base), settings=_group(parameters, "settings"),
-        firmware=_group(parameters, "firmware"), **options,
+        cluster_of(parameters, base), in_base(workload, base), settings=group(parameters, "settings"),
+        firmware=group(parameters, "firmware"), **options,
     )  # fmt: skip
     return {"outcome": DONE, "error": "", "rows": list(result.rows), "verdict": result.verdict.grade.value}
 
@@ -92,11 +92,11 @@ def _run_cases(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {"outcome": DONE, "error": "", "rows": rows, "verdict": (Grade.FAILED if failed else Grade.TRUSTED).value}
 
 
-def _cluster(parameters: Parameters, base: Path) -> Description | str | Path:
+def cluster_of(parameters: Parameters, base: Path) -> Description | str | Path:
     """Return the cluster: its description if the point impairs links, else its name, which may be that of a running
     cluster."""
-    source = _in_base(str(parameters["cluster"]), base)
-    impairments = _group(parameters, "link")
+    source = in_base(str(parameters["cluster"]), base)
+    impairments = group(parameters, "link")
     if not impairments:
         return source
     description = load(source).description
@@ -109,7 +109,7 @@ def _cluster(parameters: Parameters, base: Path) -> Description | str | Path:
     return parse(to_toml(changed), f"{source} with {', '.join(f'link.{key}' for key in impairments)}")
 
 
-def _group(parameters: Parameters, name: str) -> dict[str, Value]:
+def group(parameters: Parameters, name: str) -> dict[str, Value]:
     """Return the parameters ``name.KEY`` by key."""
     return {
         key.partition(".")[2]: value
@@ -118,7 +118,7 @@ def _group(parameters: Parameters, name: str) -> dict[str, Value]:
     }
 
 
-def _in_base(name: str, base: Path) -> str:
+def in_base(name: str, base: Path) -> str:
     """Make the path of a file absolute; return a name of a shipped or registered item unchanged."""
     path, colon, form = name.rpartition(":")
     if path.endswith(".py"):

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from testbed.controller.engines import Engine, EngineError
 from testbed.errors import UnsupportedError
+from testbed.studies.point_checks import check_points
 from testbed.studies.study_file import Study
 from testbed.studies.study_folder import Outcome, StudyFolder
 from testbed.studies.study_points import FAILED, compute, format_request, is_live
@@ -39,9 +40,10 @@ def run_study(
 
     retries: further attempts, in this call, of a point that failed in namespaces, or whose process died; a simulated run
     would fail again.
-    Raises UnsupportedError if a point needs more processors than the engine has, EngineError if the engine loses its
-    workers, UnwritableError, and ConflictError if another process computes the study. After an error or an interruption,
-    `folder` has the outcomes so far, and a later call continues with the remaining points.
+    Before the first run, raises DescriptionError if a value of a point is invalid, UnsupportedError if a point needs more
+    processors than the engine has, and ConflictError if another process computes the study; later EngineError if the
+    engine loses its workers, and UnwritableError. After an error or an interruption, `folder` has the outcomes so far, and
+    a later call continues with the remaining points.
     """
     with folder.locked():
         scheduler = _Scheduler(study, folder, engine, retries, progress)
@@ -72,6 +74,7 @@ class _Scheduler:
         self._pending = deque(unfinished)
         self._isolated: deque[int] = deque()  # points that may have killed a process: each is run alone
         self._running: dict[Future[str], int] = {}
+        check_points(study, unfinished)
         for number in unfinished:
             processors = self._processors_of(number)
             if processors > engine.width:

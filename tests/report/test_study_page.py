@@ -76,7 +76,7 @@ mode = "sim"
 settings = { count = 10 }
 [grid]
 "link.delay" = ["1us", "1ms"]
-protocol = ["emp", "nobody"]
+protocol = ["emp", "tcp"]
 """)
     result = CliRunner().invoke(
         command, ["study", str(tmp_path / "study.toml"), "--output", str(tmp_path / "out"), "--workers", "1"]
@@ -86,7 +86,7 @@ protocol = ["emp", "nobody"]
     assert report_result.exit_code == 0, report_result.output
     page = (tmp_path / "study.html").read_text()
     assert "p50 against link.delay" in page
-    assert page.count("nobody") >= 2
+    assert page.count("tcp") >= 2
     assert page.count("failed: ") == 2
 
 

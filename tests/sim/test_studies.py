@@ -235,14 +235,62 @@ def test_an_error_while_a_folder_is_locked_is_not_taken_for_another_process(tmp_
 
 def test_the_error_of_a_point_is_one_line_with_the_reason(tmp_path: Path) -> None:
     counting_study(tmp_path, "[99]")
-    (tmp_path / "wrong.toml").write_text((tmp_path / "study.toml").read_text().replace("sim", "simm"))
-    for file, line in (
-        ("study.toml", "n1: ValueError: there is no number 99"),
-        ("wrong.toml", "the run: 1 problem; mode: found 'simm', expected sim, live or dilated"),
-    ):
-        output = tmp_path / f"of-{file}"
-        result = CliRunner().invoke(command, ["study", str(tmp_path / file), "--output", str(output), "--workers", "1"])
-        assert f"point 0 failed, attempt 1: {line}\n" in result.output
+    result = CliRunner().invoke(
+        command, ["study", str(tmp_path / "study.toml"), "--output", str(tmp_path / "out"), "--workers", "1"]
+    )
+    assert "point 0 failed, attempt 1: n1: ValueError: there is no number 99\n" in result.output
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("mode = ['sim', 'simm']", "mode: found 'simm', expected sim, live or dilated"),
+        ("seed = [1, -1]", "seed: found -1, expected 0 to "),
+        ("codec = ['generated', 'generate']", "codec: found 'generate', expected generated or scapy"),
+        ("queues = [1, 65]", "queues: found 65, expected 1 to 64"),
+        ("ranks_per_node = [1, 65]", "ranks_per_node: found 65, expected 1 to 64"),
+        ("protocol = ['emp', 'enp']", "protocol: no protocol is called 'enp' — did you mean 'emp'?"),
+        ("profile = ['ideal', 'idea']", "profile: unknown profile 'idea' — did you mean 'ideal'?"),
+        ("workload = ['work.py:steps', 'work.py:step']", "workload: "),
+        ("cluster = ['star-2', 'no-such']", "cluster: "),
+        ("scenario = ['missing.toml']", "scenario: there is no file "),
+        ("'settings.number' = [1, 'x']", "settings.number: found 'x', expected a whole number"),
+        ("'settings.numer' = [1]", "settings: found unknown setting 'numer', expected one of the settings number"),
+        ("'link.loss' = ['0%', '101%']", "link.loss: found '101%', expected a probability"),
+        ("'firmware.no_such' = [1]", "firmware: found unknown setting 'no_such', expected one of the settings "),
+    ],
+)
+def test_an_invalid_value_of_any_point_is_rejected_before_the_first_run(
+    table: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "work.py").write_text(WORKLOADS)
+    shared = {"cluster": "star-2", "workload": "work.py:steps", "mode": "sim"}
+    common = "".join(f"{name} = '{value}'\n" for name, value in shared.items() if not table.startswith(name))
+    (tmp_path / "study.toml").write_text(f"[run]\n{common}[grid]\n{table}\n")
+    for arguments in (["--output", str(tmp_path / "out")], ["--dry-run"]):
+        result = CliRunner().invoke(command, ["study", str(tmp_path / "study.toml"), *arguments])
+        assert isinstance(result.exception, DescriptionError), result.output
+        assert f"\n  {sentence}" in str(result.exception)
+        assert not (tmp_path / "attempts").exists()
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_continued_study_checks_its_remaining_points_before_the_first_run(tmp_path: Path) -> None:
+    study = counting_study(tmp_path, "[1, 2, 3]")
+    new_folder(tmp_path / "out", study)
+    (tmp_path / "work.py").write_text(WORKLOADS.replace("number: int = 0", "number: Literal[1, 3] = 1, more: int = 0")
+                                      .replace("import os", "from typing import Literal\nimport os"))  # fmt: skip
+    with pytest.raises(DescriptionError, match=r"settings\.number: found 2, expected one of 1, 3"):
+        run_study(study, open_folder(tmp_path / "out")[0], SerialEngine())
+    assert not (tmp_path / "attempts").exists()
+
+
+def test_an_unsupported_combination_is_the_outcome_of_its_point(tmp_path: Path) -> None:
+    text = "[run]\ncluster='star-2'\nworkload='pingpong'\nmode='sim'\nsettings={count=1,sizes='4'}\n"
+    study = study_of(tmp_path, text + "[grid]\nprotocol = ['emp', 'tcp']\n")
+    outcomes = run_study(study, new_folder(tmp_path / "out", study), SerialEngine())
+    assert [outcomes[number].outcome for number in range(2)] == ["done", "failed"]
+    assert "tcp is a kernel protocol" in outcomes[1].error
 
 
 class LosingEngine:
@@ -459,7 +507,7 @@ class RecordingEngine(Executor):
     def submit(self, function: object, /, *arguments: Any, **_: Any) -> Future[Any]:  # type: ignore[override]
         assert function is compute
         future: Future[str] = Future()
-        self._running[future] = json.loads(arguments[0])["parameters"]["settings.number"]
+        self._running[future] = json.loads(arguments[0])["parameters"]["settings.sizes"]
         self.concurrent.add(frozenset(self._running.values()))
         return future
 
@@ -479,7 +527,7 @@ def test_a_live_run_has_all_processors_or_those_that_the_study_reserves(
     resources: str, is_concurrent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     points = "".join(
-        f"[[point]]\nmode = '{'live' if number % 2 else 'sim'}'\nsettings = {{ number = {number} }}\n"
+        f"[[point]]\nmode = '{'live' if number % 2 else 'sim'}'\nsettings = {{ sizes = {number} }}\n"
         for number in range(8)
     )
     study = study_of(tmp_path, f"[run]\ncluster = 'star-2'\nworkload = 'pingpong'\n{points}{resources}")
@@ -496,7 +544,7 @@ def test_points_in_namespaces_have_their_own_processors_and_simulated_ones_fill_
     live = {0: "cores = 3", 1: "cores = 1", 2: "exclusive = true", 3: "cores = 2", 4: ""}
     needed = dict.fromkeys(range(14), 1) | {0: 3, 2: 4, 3: 2, 4: 2}
     points = "".join(
-        f"[[point]]\nmode = '{'live' if number in live else 'sim'}'\nsettings = {{ number = {number} }}\n"
+        f"[[point]]\nmode = '{'live' if number in live else 'sim'}'\nsettings = {{ sizes = {number} }}\n"
         + live.get(number, "cores = 4")  # which a simulated point does not take
         + "\n"
         for number in needed

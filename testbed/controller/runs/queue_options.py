@@ -19,7 +19,7 @@ def live_queues(count: int, steering: str, bind: bool, protocol: Protocol, name:
     IN_TURN, or empty for the default hash. bind: pin workers and programs to processors of their own. name: name of
     the protocol. shared: whether any NICs of the run are shared. Raises DescriptionError for a count or steering out of
     range, UnsupportedError if NICs are not shared or the protocol does not support several queues."""
-    _check(count, steering)
+    check_queues(count, steering)
     if count == 1 and not steering:
         return ReceiveQueues()
     if not shared:
@@ -37,7 +37,7 @@ def with_queues(profile: Profile, count: int, steering: str, protocol: Protocol,
     """Return the profile with `count` receive queues and the steering, if the options set any; otherwise the profile itself.
     The other arguments are those of `live_queues`. Raises DescriptionError, and UnsupportedError if the profile's firmware
     does not run on the host's cores or the protocol has no hash."""
-    _check(count, steering)
+    check_queues(count, steering)
     if count == 1 and not steering:
         return profile
     if not profile.hosted:
@@ -50,7 +50,8 @@ def with_queues(profile: Profile, count: int, steering: str, protocol: Protocol,
     return replace(profile, receive_queues=count, steering=steering, round_robin=False)
 
 
-def _check(count: int, steering: str) -> None:
+def check_queues(count: int, steering: str) -> None:
+    """Check a number of queues, and whether steering is possible. Raises DescriptionError."""
     if not 1 <= count <= 64:
         raise DescriptionError("the run", [Problem("queues", str(count), "1 to 64")])
     if steering and steering != IN_TURN and count == 1:

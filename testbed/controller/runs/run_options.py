@@ -11,6 +11,7 @@ from testbed.controller.runs.execution import Companion, ProgressCallback
 from testbed.errors import DescriptionError, Problem, UnsupportedError
 from testbed.fates.fate_hash import MASK
 from testbed.registry import DEFAULT_PROTOCOL
+from testbed.spec.names import MAX_RANKS
 
 if TYPE_CHECKING:
     from testbed.spec.scenario import Scenario
@@ -122,8 +123,16 @@ def complete(options: RunOptions) -> RunOptions:
     problems = []
     if mode not in ("sim", "live", "dilated"):
         problems.append(Problem("mode", repr(mode), "sim, live or dilated"))
+    if given["codec"] not in ("generated", "scapy"):
+        problems.append(Problem("codec", repr(given["codec"]), "generated or scapy"))
+    if given["nics"] not in ("inline", "shared"):
+        problems.append(Problem("nics", repr(given["nics"]), "inline or shared"))
     if not 1 <= repeat <= MAX_REPEAT:
         problems.append(Problem("repeat", str(repeat), f"1 to {MAX_REPEAT:,}"))
+    if not 1 <= given["ranks_per_node"] <= MAX_RANKS:
+        problems.append(Problem("ranks_per_node", str(given["ranks_per_node"]), f"1 to {MAX_RANKS}"))
+    if given["dilate"] is not None and given["dilate"] < 1:
+        problems.append(Problem("dilate", str(given["dilate"]), "1 or more"))
     problems += check_seed(given["seed"], max(repeat, 1))
     problems += check_seconds("timeout", given["timeout"]) + check_seconds("patience", given["patience"])
     if problems:

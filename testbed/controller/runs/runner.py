@@ -518,15 +518,11 @@ def _dilation_factor(mode: Mode, dilate: int | None, protocol: Protocol) -> int:
         return 0
     if protocol.uses_kernel_sockets:
         raise UnsupportedError("kernel protocols run in real time: use mode live")
-    if dilate is not None and dilate < 1:
-        raise DescriptionError("the run", [Problem("dilate", str(dilate), "1 or more")])
     return DILATE if dilate is None else dilate
 
 
 def _are_shared(nics: Nics, mode: Mode, codec: Codec, name: str, protocol: Protocol) -> bool:
-    """Whether NICs are shared. Raises DescriptionError, and UnsupportedError if NICs cannot be shared."""
-    if nics not in ("inline", "shared"):
-        raise DescriptionError("the run", [Problem("nics", repr(nics), "inline or shared")])
+    """Whether NICs are shared. Raises UnsupportedError if NICs cannot be shared."""
     if nics == "inline":
         return False
     if mode != "live":
