@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from testbed.errors import errors_naming
 
@@ -150,6 +151,26 @@ def cluster_named(cluster: str | None, name: str | None) -> str | None:
     if cluster is not None and name is not None and cluster != name:
         raise click.UsageError(f"two clusters are named, {cluster} and --name {name}: name one")
     return cluster if cluster is not None else name
+
+
+def require_compatible(*options: tuple[str, object]) -> None:
+    """Raise click.UsageError if more than one of the options is given. options: names, and values that are true if given."""
+    given = [option for option, value in options if value]
+    if len(given) > 1:
+        raise click.UsageError(f"{given[0]} cannot be combined with {' or '.join(given[1:])}")
+
+
+def require_given(needed: str, has_needed: object, *options: tuple[str, object]) -> None:
+    """Raise click.UsageError if one of the options is given without what it modifies. needed: that, for the
+    message. options: as for `require_compatible`."""
+    for option, value in options:
+        if value and not has_needed:
+            raise click.UsageError(f"{option} needs {needed}")
+
+
+def is_given(ctx: click.Context, parameter: str) -> bool:
+    """Whether a parameter is given on the command line."""
+    return ctx.get_parameter_source(parameter) is ParameterSource.COMMANDLINE
 
 
 def new_results_folder(parent: Path, purpose: str) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.consoles import echo, format_of, json_option, to_json
+from testbed.cli.consoles import echo, format_of, json_option, require_compatible, to_json
 from testbed.errors import NotFoundError, TestbedError, did_you_mean, errors_naming, reason_of
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ def decode_command(
 
     if (list_messages or message_id is not None) and (follow or verbose):
         raise click.UsageError("--messages and --message cannot be combined with --follow or --verbose")
+    require_compatible(("--messages", list_messages), ("--message", message_id is not None))
+    require_compatible(("--verbose", verbose), ("--json", as_json))
     frame_filter = Filter(condition) if condition is not None else None
     source = CaptureSource(path, follow)
     if list_messages or message_id is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from testbed.cli.collector import collector_off
-from testbed.cli.consoles import echo, json_option, print_json, print_warnings
+from testbed.cli.consoles import echo, json_option, print_json, print_warnings, require_compatible
 from testbed.cli.progress_display import step_progress
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def validate_command(source: str, as_toml: bool, as_json: bool) -> None:
     from testbed.spec.resolver import resolve
     from testbed.spec.toml_writer import to_toml
 
+    require_compatible(("--toml", as_toml), ("--json", as_json))
     try:
         with step_progress("checking " + source):
             loaded = load(source)
@@ -88,6 +89,7 @@ def graph_command(source: str, dot: bool, as_json: bool) -> None:
     from testbed.spec.loader import load
     from testbed.spec.resolver import resolve
 
+    require_compatible(("--dot", dot), ("--json", as_json))
     with step_progress("reading " + source):
         layout = resolve(load(source).description)
     if as_json:

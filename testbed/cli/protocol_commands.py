@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json, print_warnings, show_phase
+from testbed.cli.consoles import (
+    echo,
+    is_given,
+    json_option,
+    print_json,
+    print_warnings,
+    require_compatible,
+    require_given,
+    show_phase,
+)
 
 if TYPE_CHECKING:
     from testbed.controller.conformance.suite import Result
@@ -90,8 +99,16 @@ def list_command(as_json: bool) -> None:
 @click.option("--case", default=None, metavar="CASE",
               help="With one --only: run only this case, which a failure has printed.")  # fmt: skip
 @json_option
+@click.pass_context
 def check_command(
-    name: str, chosen: tuple[str, ...], depth: int, cases: int, seed: int, case: str | None, as_json: bool
+    ctx: click.Context,
+    name: str,
+    chosen: tuple[str, ...],
+    depth: int,
+    cases: int,
+    seed: int,
+    case: str | None,
+    as_json: bool,
 ) -> None:
     """Check a protocol: messages, fates of frames, restarts, random faults, and parity with real frames.
 
@@ -108,6 +125,12 @@ def check_command(
     if case is not None and len(chosen) != 1:
         raise click.UsageError("--case needs exactly one check: --only CHECK")
     names = [find_check(chosen_name).name for chosen_name in chosen] or [check.name for check in CHECKS]
+    for check_name, parameters in (("fates", ("depth",)), ("swarm", ("cases", "seed"))):
+        options = [(f"--{parameter}", is_given(ctx, parameter)) for parameter in parameters]
+        require_given(f"the check {check_name!r}: add --only {check_name}", check_name in names, *options)
+        if case is not None:
+            for option in options:
+                require_compatible(("--case", True), option)
     results = []
     for check_name in names:
         show_phase(f"{check_name} ...")

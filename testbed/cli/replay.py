@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.consoles import echo, is_given, json_option, print_json, require_given
 from testbed.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def replay_command(
         raise click.UsageError(
             "--shrink cannot be combined with --with: it begins with the run's own fates or scenario"
         )
+    require_given("--shrink", shrink, ("--runs", is_given(ctx, "runs")))
     original = read_repetition(folder, number or 0)
     minimal = None
     if shrink:

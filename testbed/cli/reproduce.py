@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
-from click.core import ParameterSource
 
-from testbed.cli.consoles import echo, json_option, new_results_folder, print_json
+from testbed.cli.consoles import echo, is_given, json_option, new_results_folder, print_json
 from testbed.cli.progress_display import step_progress
 from testbed.cli.report_command import require_drawing
 
@@ -120,7 +119,7 @@ def reproduce_command(
 
 
 def _has_option(ctx: click.Context, names: Iterable[str]) -> bool:
-    return any(ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in names)
+    return any(is_given(ctx, name) for name in names)
 
 
 def _new_folder(systems: tuple[str, ...], asked: _Request, output: Path | None) -> PointFolder:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 import click
 
 from testbed.cli.collector import imports_frozen
-from testbed.cli.consoles import echo, json_option, new_results_folder, print_json, to_seconds
+from testbed.cli.consoles import echo, json_option, new_results_folder, print_json, require_compatible, to_seconds
 from testbed.cli.progress_display import progress
 from testbed.registry import DEFAULT_PROTOCOL
 
@@ -264,6 +264,8 @@ def _check_options_of_commands(options: PlainOptions, settings: tuple[str, ...],
         "--patience": options["patience"] is not None,
         "--history": options["history"],
         "--check": options["check"],
+        "--no-check": options["check"] is False,
+        "--no-bind": not options["bind"],
         "--capture": options["capture"],
         "--fates": options["fates"],
     }
@@ -330,6 +332,7 @@ def _run_series(
 def runs_command(folder: Path | None, workloads: bool, as_json: bool) -> None:
     """List the runs in results/runs or another directory, including runs of a series. If FOLDER is that of a run, show its
     result."""
+    require_compatible(("--workloads", workloads), ("a FOLDER", folder))
     if workloads:
         _list_workloads(as_json)
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
-from testbed.cli.consoles import echo, json_option, print_json
+from testbed.cli.consoles import echo, json_option, print_json, require_compatible, require_given
 
 if TYPE_CHECKING:
     from testbed.controller.engines import Engine
@@ -84,6 +84,7 @@ def study_command(
         raise click.UsageError("give either a study's FILE, or --continue with its folder")
     if continued is not None and (output is not None or dry_run):
         raise click.UsageError("--continue uses the study's folder: omit --output and --dry-run")
+    require_compatible(("--dry-run", dry_run), ("--output", output))
     if continued is not None:
         folder, study = open_folder(continued)
     else:
@@ -109,6 +110,10 @@ def study_command(
 
 def _engine(options: _EngineOptions) -> Engine:
     scheduler, width = options["scheduler"], options["workers"] or len(os.sched_getaffinity(0))
+    require_given(
+        "--scheduler tls://HOST:PORT", scheduler not in (None, "here"),
+        ("--tls-ca", options["tls_ca"]), ("--tls-cert", options["tls_cert"]), ("--tls-key", options["tls_key"]),
+    )  # fmt: skip
     if scheduler is None:
         from testbed.controller.engines import ProcessEngine
 

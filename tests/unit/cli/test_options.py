@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from testbed.cli.consoles import to_seconds
+from testbed.cli.main import testbed as command
 from testbed.cli.run_command import run_command
 
 
@@ -38,3 +39,28 @@ def test_a_command_in_place_of_a_workload_names_the_option_that_runs_it() -> Non
     result = CliRunner().invoke(run_command, ["star-2", "ping -c1 n2"])
     assert result.exit_code == 2
     assert "--on NODE 'ping -c1 n2'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("validate star-2 --toml --json", "--toml cannot be combined with --json"),
+        ("graph star-2 --dot --json", "--dot cannot be combined with --json"),
+        ("decode x.pcapng --messages --message n1/n2/7", "--messages cannot be combined with --message"),
+        ("decode x.pcapng --verbose --json", "--verbose cannot be combined with --json"),
+        ("runs . --workloads", "--workloads cannot be combined with a FOLDER"),
+        ("run star-2 --on n1 true --no-bind", "--no-bind needs a workload"),
+        ("run star-2 --on n1 true --no-check", "--no-check needs a workload"),
+        ("replay x --runs 3", "--runs needs --shrink"),
+        ("study x.toml --tls-ca ca.pem", "--tls-ca needs --scheduler tls://HOST:PORT"),
+        ("study x.toml --scheduler here --tls-key k.pem", "--tls-key needs --scheduler tls://HOST:PORT"),
+        ("study x.toml --dry-run --output x", "--dry-run cannot be combined with --output"),
+        ("protocol check emp --only fates --cases 3", "--cases needs the check 'swarm'"),
+        ("protocol check emp --only swarm --depth 3", "--depth needs the check 'fates'"),
+        ("protocol check emp --only swarm --case 7 --seed 3", "--case cannot be combined with --seed"),
+    ],
+)
+def test_options_that_contradict_each_other_are_rejected(arguments: str, message: str) -> None:
+    result = CliRunner().invoke(command, arguments.split())
+    assert result.exit_code == 2, result.output
+    assert message in result.output
