@@ -21,7 +21,7 @@ from testbed.controller.runs.runner import configured
 from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
 from testbed.registry import DEFAULT_PROTOCOL
 from testbed.spec.elements import Impairments
-from testbed.spec.problems import below, format_value
+from testbed.spec.problems import below
 from testbed.spec.scenario import load as load_scenario
 from testbed.studies.designs import Parameters
 from testbed.studies.study_file import SWARM, Study
@@ -79,10 +79,7 @@ def _problems_of(check: _Check, part: Parameters, base: Path) -> Iterator[Proble
             path = below(check.path, problem.path)
             if check.path in ("cluster", "scenario"):
                 path = f"{check.path} {error.source}" + (f": {problem.path}" if problem.path else "")
-            found = problem.found
-            if not found and not problem.path:  # of several values together
-                found = ", ".join(f"{name} = {format_value(value)}" for name, value in part.items())
-            yield replace(problem, path=path, found=found)
+            yield replace(problem, path=path)
     except NotFoundError as error:
         yield Problem(check.names[0], str(error), "")
     except TestbedError:

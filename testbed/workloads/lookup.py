@@ -13,6 +13,7 @@ from typing import Any
 
 from testbed import registry
 from testbed.errors import DescriptionError, NotFoundError, Problem
+from testbed.spec.problems import format_value
 from testbed.workloads.form import Comm, Native, Node, Workload
 from testbed.workloads.script import MPI_LINE, import_failure, is_script, make_script
 from testbed.workloads.workload_settings import parse_settings
@@ -59,7 +60,8 @@ def choose(form: Form, settings: Mapping[str, object] | None = None) -> Chosen:
         try:
             workload = loaded(**parse_settings(loaded, settings_by_name, name))
         except ValueError as error:
-            raise DescriptionError(f"the settings of {name}", [Problem("", "", str(error))]) from error
+            given = ", ".join(f"{key} = {format_value(value)}" for key, value in settings_by_name.items())
+            raise DescriptionError(f"the settings of {name}", [Problem("", given, str(error))]) from error
         return _from_workload(name, workload)
     if inspect.iscoroutinefunction(loaded):
         return _from_function(name, loaded, parse_settings(loaded, settings_by_name, name))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 from click.testing import CliRunner
@@ -64,3 +66,11 @@ def test_options_that_contradict_each_other_are_rejected(arguments: str, message
     result = CliRunner().invoke(command, arguments.split())
     assert result.exit_code == 2, result.output
     assert message in result.output
+
+
+def test_settings_that_a_workload_rejects_are_named_with_their_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(command, ["run", "star-2", "pingpong", "--mode", "sim", "--set", "count=-1"])
+    assert "found count = '-1', expected count and peer: 1 or more" in str(result.exception)
