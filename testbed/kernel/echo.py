@@ -106,8 +106,10 @@ def round_trips_to_each(source: str, destinations: Sequence[str], counts: Sequen
 
 def _is_answered(echo_socket: EchoSocket, sequence: int, deadline: int) -> bool:
     """Wait for the reply to a request; return whether it arrived before the deadline (monotonic nanoseconds)."""
+    readable = select.poll()
+    readable.register(echo_socket, select.POLLIN)
     while (remaining := deadline - time.monotonic_ns()) > 0:
-        if not select.select([echo_socket], [], [], remaining / 1e9)[0]:
+        if not readable.poll(remaining / 1e6):
             return False
         if echo_socket.receive() == sequence:
             return True
