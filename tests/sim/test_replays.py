@@ -24,7 +24,7 @@ from testbed.controller.replay.replays import (
     replay_repetition,
 )
 from testbed.errors import NotFoundError, UnsupportedError
-from testbed.observe.recorded import read_run
+from testbed.observe.recorded import read_layout, read_run
 from testbed.runtime.logs import read_log
 from testbed.spec.fault_models import Cpu, Crash, Impair
 from testbed.spec.scenario import Scenario, load
@@ -87,6 +87,30 @@ def test_a_replay_without_a_log_draws_the_fates_from_the_seed(tmp_path: Path) ->
     (folder / "run.json").write_text(json.dumps(document | {"mode": "live"}))
     with pytest.raises(NotFoundError, match="no link was impaired"):
         minimize(read_repetition(folder), 10)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_simulated_replay_draws_the_fates_of_a_cluster_that_had_another_seed_than_the_run(
+    tmp_path: Path, number: int
+) -> None:
+    folder = tmp_path / "run"
+    testbed.run(
+        Cluster.star(3, loss="10%"), "random", mode="sim", seed=number, link_seed=7, settings=SETTINGS, output=folder
+    )
+    fates = (folder / FATES).read_bytes()
+    assert read_layout(folder).seed == 7
+    (folder / FATES).unlink()
+    document = json.loads((folder / "run.json").read_text())
+    # In namespaces, links keep the seed of their cluster for all repetitions.
+    (folder / "run.json").write_text(json.dumps(document | {"mode": "live", "seed": 1, "repeat": number}))
+    if number > 1:
+        for repetition in range(1, number + 1):
+            (folder / f"repeat-{repetition}").mkdir()
+    replayed = replay_repetition(read_repetition(folder), "sim", output=tmp_path / "replay")
+    assert replayed.fates == -1
+    assert fates == (tmp_path / "replay" / FATES).read_bytes()
+    again = replay_repetition(read_repetition(tmp_path / "replay"), "sim", output=tmp_path / "again")
+    assert again.applied == again.fates > 5
 
 
 @pytest.mark.requires("interpreted")

@@ -141,7 +141,7 @@ def read_repetition(folder: Path, number: int = 0, workload: Form | None = None)
     layout = _resolve_files(read_layout(folder), _base_directory(str(request.get("origin", ""))))
     seed = int(request["seed"]) + number - 1
     if request["mode"] == "sim":  # in namespaces, links keep their seed for all repetitions
-        layout = replace(layout, seed=seed)
+        layout = replace(layout, seed=layout.seed + number - 1)
     scenario = load(folder / "scenario.toml") if request.get("scenario") else None
     repetition_folder = folder / f"repeat-{number}" if numbers else folder
     return Repetition(recorded_run, repetition_folder, number, layout, failed, form, seed, scenario)
@@ -267,7 +267,7 @@ def _run_again(
                 queues=request.get("queues", 1) if in_namespaces else 1,
                 steering=request.get("steering", "") if in_namespaces else "",
                 settings=request["settings"] if isinstance(repetition.form, str) else None, seed=repetition.seed,
-                output=folder,
+                link_seed=repetition.layout.seed, output=folder,
                 timeout=request["timeout"], check=True,
                 patience=(request["patience"] or progress_timeout) if mode == "live" else None,
                 scenario=repetition.scenario, profile=request.get("profile", "ideal") if mode == "sim" else "ideal",

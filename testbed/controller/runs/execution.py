@@ -75,8 +75,8 @@ class Closable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Settings of a repetition. chosen: the workload. seed: seed of random numbers and, in the simulation, of the
-    links' fates. timeout: seconds. patience: seconds without progress, see `Run.wait`; in namespaces only. history:
+    """Settings of a repetition. chosen: the workload. seed: seed of random numbers; links have that of the
+    layout. timeout: seconds. patience: seconds without progress, see `Run.wait`; in namespaces only. history:
     whether histories are written. capture: whether the simulation writes frames. profile: costs of NICs and hosts in
     simulated and dilated runs; profiles: by node, for nodes with another profile. dilate: factor by which time is
     slowed, or 0. request: the run's request, from which other machines make their plans. ahead: nanoseconds by which

@@ -92,6 +92,7 @@ class RunOptions(PlainOptions, total=False):
 
     settings: settings of the workload, as texts or values.
     firmware: settings of the protocol's NICs, as texts or values; others keep their defaults.
+    link_seed: seed of the links' fates, if it differs from `seed`, as in the replay of a run on a cluster that was up.
     output: the run's folder, which must be empty if it exists; without one, nothing is kept.
     companions: code that acts on the run, see `execution.Companion`.
     on_progress: called with a phrase that describes the current step.
@@ -99,6 +100,7 @@ class RunOptions(PlainOptions, total=False):
 
     settings: Mapping[str, object] | None
     firmware: Mapping[str, object] | None
+    link_seed: int | None
     output: str | Path | None
     companions: Sequence[Companion]
     on_progress: ProgressCallback | None
@@ -106,6 +108,7 @@ class RunOptions(PlainOptions, total=False):
 
 DEFAULTS: Final[RunOptions] = {
     "protocol": DEFAULT_PROTOCOL, "codec": "generated", "mode": "live", "settings": None, "seed": None, "repeat": 1,
+    "link_seed": None,
     "output": None, "timeout": TIMEOUT, "patience": None, "history": False, "check": None, "capture": False,
     "fates": False, "scenario": None, "profile": "ideal", "profiles": {}, "ranks_per_node": 1,
     "firmware": None, "nics": "inline", "queues": 1, "steering": "", "bind": True, "dilate": None,
@@ -133,7 +136,7 @@ def complete(options: RunOptions) -> RunOptions:
         problems.append(Problem("ranks_per_node", str(given["ranks_per_node"]), f"1 to {MAX_RANKS}"))
     if given["dilate"] is not None and given["dilate"] < 1:
         problems.append(Problem("dilate", str(given["dilate"]), "1 or more"))
-    problems += check_seed(given["seed"], max(repeat, 1))
+    problems += check_seed(given["seed"], max(repeat, 1)) + check_seed(given["link_seed"], max(repeat, 1))
     problems += check_seconds("timeout", given["timeout"]) + check_seconds("patience", given["patience"])
     if problems:
         raise DescriptionError("the run", problems)

@@ -139,7 +139,7 @@ def run(
         queues = live_queues(queue_count, steering, given["bind"], nic_protocol, protocol, has_shared_nics)
     else:
         prices = with_queues(prices, queue_count, steering, nic_protocol, protocol)
-    target = find_target(cluster, mode, seed)
+    target = find_target(cluster, mode, seed if given["link_seed"] is None else given["link_seed"])
     if target.spread is not None:
         _refuse_on_machines(given, lookup_text(workload))
     profiles = node_profiles(target, given["profiles"], mode, nic_protocol, prices)
@@ -262,7 +262,9 @@ class _Series:
         if running is None:
             from testbed.controller.runs.simulated_execution import simulate
 
-            return simulate(self.target.layout, self.target.base, plan, files)
+            layout = self.target.layout
+            seeded_layout = replace(layout, seed=layout.seed + plan.seed - self.plan.seed)
+            return simulate(seeded_layout, self.target.base, plan, files)
         from testbed.controller.runs.live_execution import run_live
 
         return run_live(running, plan, files)

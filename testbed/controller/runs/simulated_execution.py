@@ -113,7 +113,6 @@ def _simulate(layout: Layout, base: Path, plan: Plan, files: RepetitionFiles) ->
                 layout,
                 plan.protocol.plug,
                 profile=Prices(plan.profile, plan.profiles, plan.protocol.steering),
-                seed=plan.seed,
                 rules=rules,
                 files=_read_files(layout, base),
                 folder=folder,
