@@ -41,7 +41,8 @@ class Prices:
 
 
 class SimHost:
-    """A computer. end: the end of a link at its NIC. profile: its costs. ranks: the environments of its ranks' programs, in
+    """A computer. end: the end of a link at its NIC. profile: its costs. costs: those in force
+    (`set_costs`). ranks: the environments of its ranks' programs, in
     order. caches: number of each core's cache. port: the port to which its NIC sends. hardware, host_side: the parts that
     the functions of its NIC share, without and with `Profile.hosted`."""
 
@@ -51,6 +52,7 @@ class SimHost:
         "_steering",
         "caches",
         "cores",
+        "costs",
         "end",
         "hardware",
         "host_side",
@@ -76,6 +78,7 @@ class SimHost:
         self.name: Final = layout.name
         self.end: Final = End(layout.name, layout.nics[0].name)
         self.profile: Final = profile
+        self.costs = profile
         self.ranks: Final[list[SimNode]] = []
         core_count = max(layout.cores or profile.cores, *(core + 1 for core in layout.ranks), 1)
         names = (
@@ -100,8 +103,9 @@ class SimHost:
         self.host_side = HostSide(self._clock, self.name, self.cores, self.caches, profile.receive_queues, steer)
 
     def nic(self, rank: SimNode, adapter: Adapter) -> ImmediateNic:
-        """Make a rank's NIC, or its function of the shared NIC. Also binds the rank to its first core."""
-        clock, loop, port, profile = self._clock, self._loop, self.port, self.profile
+        """Make a rank's NIC, or its function of the shared NIC, with the costs in force. Also binds the rank to its first
+        core."""
+        clock, loop, port, profile = self._clock, self._loop, self.port, self.costs
         number, mtu = rank.rank.core, adapter.mtu
         rank.core = self.cores[number]
         if profile.is_zero_cost:
@@ -111,6 +115,12 @@ class SimHost:
         nic = HostedNic(clock, loop, port, number, profile, mtu, self.host_side, adapter.address)
         nic.on_bind = rank.move_to
         return nic
+
+    def set_costs(self, costs: Profile) -> None:
+        """Let the NIC use these costs from now on, even after its restart."""
+        self.costs = costs
+        for rank in self.ranks:
+            rank.nic.set_costs(costs)
 
     def receive(self, now: int, frame: bytes) -> None:
         """Receive a frame from the wire."""

@@ -433,6 +433,25 @@ def test_of_overlapping_slow_faults_the_later_applies_until_its_end() -> None:
     assert used == [30, 20, 30, 10]
 
 
+def test_a_nic_that_restarts_stays_slow_until_the_fault_ends() -> None:
+    rules, profile = RuleSet(known_fields()), Profile("p", receive=10)
+    with Simulation(resolve(Description.star(2)), emp.plug(), profile=profile, rules=rules) as simulation:
+        injector = SimulatedInjector(simulation, rules, {})
+        times_taken = []
+
+        def restart_and_receive() -> None:
+            simulation.restart("n1")
+            nic = simulation.nodes["n1"].nic
+            nic.receive(simulation.now(), bytes(60))
+            times_taken.append(nic.processor_time)
+
+        slow = injector.begin(Occurrence("fault[1]", Slow(on="n1", factor=3.0, at=0), 0, None))
+        restart_and_receive()
+        slow.lift(False)
+        restart_and_receive()
+    assert times_taken == [30, 10]
+
+
 # Runs
 
 

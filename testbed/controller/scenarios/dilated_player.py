@@ -4,7 +4,7 @@ NIC are applied to its cost model, since pausing the node process would make it 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final
 
@@ -69,6 +69,12 @@ class DilatedInjector(LiveInjector):
 
         reason = "" if self._is_priced else NO_COSTS
         return self._apply(occurrence, begin, end, has_effect=self._is_priced, reason=reason)
+
+    def _restart(self, names: Collection[str]) -> None:
+        super()._restart(names)
+        for name in names:  # the new process has the costs of the profile
+            if self._slow_factors[name]:
+                self._node_run.apply_model_fault(name, SlowNic(self._slow_factors[name][-1]))
 
     def _apply(
         self,

@@ -202,8 +202,7 @@ class SimulatedInjector:
     def _apply_slow_factor(self, host: SimHost) -> None:
         """Slow a node's NICs by the factor in force that began last, as a later impairment overrides an earlier one."""
         factors = self._slow_factors[host.name]
-        for rank in host.ranks:
-            rank.nic.set_costs(host.profile.slowed(factors[-1]) if factors else host.profile)
+        host.set_costs(host.profile.slowed(factors[-1]) if factors else host.profile)
 
     def _load_cores(self, occurrence: Occurrence, fault: Cpu) -> ActiveFault:
         loop, hosts = self._simulation.loop, self._simulation.hosts

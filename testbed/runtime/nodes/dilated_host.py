@@ -209,8 +209,7 @@ class DilatedHost:
                 for rank in self.ranks:
                     rank.nic.resume(now)
             case SlowNic(factor):
-                for rank in self.ranks:
-                    rank.nic.set_costs(self._profile.slowed(factor) if factor > 1 else self._profile)
+                self.host.set_costs(self._profile.slowed(factor) if factor > 1 else self._profile)
             case BeginLoad(share):
                 self._background_loads += [(share, BackgroundLoad(self.loop, core, share)) for core in self.host.cores]
             case EndLoad(share):  # without effect if the node was restarted since the load began
