@@ -6,9 +6,10 @@ time at which a job ends is known on its arrival: a reservation is arithmetic an
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Final
 
 from protocols.core.host_work import COMPUTE, POLL, SWITCH
@@ -277,3 +278,9 @@ class BackgroundLoad:
             self._core.reserve(now, self._cost)
             self.busy += self._cost
             self._loop.at(now + _LOAD_PERIOD, self._begin_period)
+
+
+def load_cores(loop: Loop, cores: Sequence[Server], share: float) -> list[BackgroundLoad]:
+    """Load a host's cores, from the first on, as far as it has them. share: 0.5 is half of a core, 2 is two cores."""
+    used = enumerate(cores[: math.ceil(share)])
+    return [BackgroundLoad(loop, core, min(share - number, 1.0)) for number, core in used]

@@ -316,6 +316,14 @@ def test_a_busy_processor_delays_computation(tmp_path: Path) -> None:
     assert outcome.counters == {"busy_ns": 25 * MILLISECOND}
 
 
+@pytest.mark.parametrize(("share", "busy"), [("50%", 25), ("150%", 75), ("900%", 100)])
+def test_a_load_is_a_share_of_a_processor_not_of_each(tmp_path: Path, share: str, busy: int) -> None:
+    outcome = ScenarioRun(
+        tmp_path, compute, Cpu(on="n1", share=share, at=0, for_="50ms"), profile=Profile("p", cores=2, receive=10)
+    )
+    assert outcome.counters == {"busy_ns": busy * MILLISECOND}
+
+
 def test_churn_restarts_nodes_until_its_end(tmp_path: Path) -> None:
     outcome = ScenarioRun(tmp_path, sleep, Churn(on=["n2", "n3"], mean="100ms", from_="100ms", to="900ms", seed=4))
     assert outcome.begins

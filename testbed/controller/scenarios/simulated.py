@@ -11,7 +11,7 @@ from testbed.controller.scenarios.active import NO_COSTS, NO_PROGRAM, ActiveFaul
 from testbed.controller.scenarios.loads import Sink, TrafficSender, datagram
 from testbed.controller.scenarios.targets import decisive_counters, injection_of, senders_of, touched_nodes
 from testbed.controller.scenarios.timeline import Occurrence
-from testbed.engine.server import BackgroundLoad, Server
+from testbed.engine.server import Server, load_cores
 from testbed.errors import UnsupportedError
 from testbed.fates.conditions import And, InDirection, OnLink, Or
 from testbed.fates.rules import Handle, Rule, RuleSet
@@ -207,7 +207,7 @@ class SimulatedInjector:
     def _load_cores(self, occurrence: Occurrence, fault: Cpu) -> ActiveFault:
         loop, hosts = self._simulation.loop, self._simulation.hosts
         names = touched_nodes(self._layout, fault)
-        background_loads = [BackgroundLoad(loop, core, fault.share) for name in names for core in hosts[name].cores]
+        background_loads = [load for name in names for load in load_cores(loop, hosts[name].cores, fault.share)]
 
         def lift(_run_ended: bool) -> None:
             for load in background_loads:

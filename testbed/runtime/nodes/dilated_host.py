@@ -17,7 +17,7 @@ from protocols.core.firmware import Adapter, Agent, Firmware, Host, Plug
 from protocols.core.profile import Profile
 from protocols.core.protocol import Steering
 from testbed.engine.loop import POLL_TIME, DilatedClock, Loop
-from testbed.engine.server import BackgroundLoad, usages_of
+from testbed.engine.server import BackgroundLoad, load_cores, usages_of
 from testbed.engine.tasks import Task
 from testbed.kernel.frame_socket import FrameSocket
 from testbed.kernel.waiter import Waiter
@@ -135,7 +135,7 @@ class DilatedHost:
         self._polls: Final = PollAccounts(self.loop)
         self._wire = wire
         self._profile = profile
-        self._background_loads: list[tuple[float, BackgroundLoad]] = []  # (share, load)
+        self._background_loads: list[tuple[float, list[BackgroundLoad]]] = []  # (share, loads)
         self._paused_until = 0
         self._firmware: list[BusyFirmware] = []
         wire.enable_timestamps()
@@ -211,12 +211,13 @@ class DilatedHost:
             case SlowNic(factor):
                 self.host.set_costs(self._profile.slowed(factor) if factor > 1 else self._profile)
             case BeginLoad(share):
-                self._background_loads += [(share, BackgroundLoad(self.loop, core, share)) for core in self.host.cores]
+                self._background_loads.append((share, load_cores(self.loop, self.host.cores, share)))
             case EndLoad(share):  # without effect if the node was restarted since the load began
-                ending = [entry for entry in self._background_loads if entry[0] == share][: len(self.host.cores)]
-                for entry in ending:
-                    self._background_loads.remove(entry)
-                    entry[1].stop()
+                oldest = next((entry for entry in self._background_loads if entry[0] == share), None)
+                if oldest is not None:
+                    self._background_loads.remove(oldest)
+                    for load in oldest[1]:
+                        load.stop()
 
     def _read(self, now: int) -> None:
         """Read the waiting frames from the socket, and let them arrive in the model at their timestamps."""

@@ -175,7 +175,7 @@ class SlowNic:
 
 @dataclass(frozen=True, slots=True)
 class BeginLoad:
-    """Start a background load that takes a share of each core of the host. share: 0 to 1."""
+    """Start a background load of the host's cores, see `testbed.engine.server.load_cores`."""
 
     share: float
 
