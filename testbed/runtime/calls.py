@@ -1,5 +1,6 @@
 """Requests of commands to a cluster's relay, supervisor and NIC agents on Unix sockets. Request and reply are one packet
-each, which contains a JSON object.
+each, which contains a JSON object. An object that is too long for a packet is in a memfd, which is passed with the packet:
+a relay never waits until a caller has read a part of its reply.
 
 A socket is addressed through a descriptor of its directory, so that the length of its path does not matter.
 """
@@ -24,6 +25,7 @@ CALL_TIMEOUT: Final = 30.0
 
 _RETRY_INTERVAL: Final = 0.01  # s between attempts to connect while too many callers wait
 _MAX_PACKET: Final = 160 * 1024  # bytes; the kernel's default limit is 208 KiB, which includes its own overhead
+_IN_FILE: Final = b"memfd"  # the packet with a memfd; not JSON
 
 
 class NotListeningError(Exception):
@@ -41,8 +43,8 @@ def call(path: Path, request: Mapping[str, object], timeout: float = CALL_TIMEOU
         try:
             with _socket_address(path) as address:
                 _connect(connection, address, time.monotonic() + timeout)
-            connection.send(json.dumps(request).encode())
-            packet = connection.recv(_MAX_PACKET)
+            _send(connection, request)
+            packet = _receive(connection)
         except (FileNotFoundError, ConnectionError) as error:
             raise NotListeningError(path) from error
         except TimeoutError as error:
@@ -65,6 +67,28 @@ def _connect(connection: socket.socket, address: str, deadline: float) -> None:
             if time.monotonic() >= deadline:
                 raise TimeoutError from error
             time.sleep(_RETRY_INTERVAL)
+
+
+def _send(connection: socket.socket, document: Mapping[str, object]) -> None:
+    """Send a JSON object of any length as one packet. Raises OSError."""
+    text = json.dumps(document).encode()
+    if len(text) <= _MAX_PACKET:
+        connection.send(text)
+        return
+    with open(os.memfd_create("call", os.MFD_CLOEXEC), "wb") as file:
+        file.write(text)
+        file.flush()
+        socket.send_fds(connection, [_IN_FILE], [file.fileno()])
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """Receive the text of a JSON object from `_send`; empty if the other end is closed. Raises OSError."""
+    packet, descriptors, _, _ = socket.recv_fds(connection, _MAX_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+    if not descriptors:
+        return packet
+    with open(descriptors[0], "rb") as file:
+        file.seek(0)  # the offset is shared with the sender's descriptor
+        return file.read()
 
 
 class PendingReply:
@@ -112,7 +136,7 @@ class Listener:
         def serve(_now: int) -> None:
             self._loop.unwatch(connection.fileno())
             try:
-                request = json.loads(connection.recv(_MAX_PACKET))
+                request = json.loads(_receive(connection))
             except (OSError, ValueError):  # the caller has ended, or its request is not JSON
                 connection.close()
                 return
@@ -124,7 +148,7 @@ class Listener:
 
         def send(reply: Mapping[str, object]) -> None:
             with connection, contextlib.suppress(OSError):
-                connection.send(json.dumps(reply).encode())
+                _send(connection, reply)
 
         self._loop.watch(connection.fileno(), serve)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,6 +53,7 @@ def replies_to(
                 replies.append(error)
         call(path, {"do": "stop"})
     finally:
+        os.kill(child, signal.SIGKILL)  # it has ended or is ending, unless a call failed
         os.waitpid(child, 0)
     return replies
 
@@ -71,6 +73,16 @@ def with_stop(handler: Callable[[Loop, Mapping[str, Any]], Any]) -> Callable[[Lo
 def test_each_request_gets_its_reply(tmp_path: Path) -> None:
     handler = with_stop(lambda _, request: {"twice": request["n"] * 2})
     assert replies_to(tmp_path / "socket", handler, [{"n": 1}, {"n": 21}]) == [{"twice": 2}, {"twice": 42}]
+
+
+@pytest.mark.parametrize("size", [160 << 10, 200 << 10, 4 << 20])
+def test_requests_and_replies_may_be_longer_than_a_packet(tmp_path: Path, size: int) -> None:
+    """About 160 KiB, the maximum of a packet; more, which the kernel still sends at once; and many times its limit."""
+    handler = with_stop(lambda _, request: {"links": request["links"]})
+    links = [f"n{number}--s1" for number in range(size // 14)]
+    request = {"links": [*links, "x" * (size - len(json.dumps({"links": links})))]}
+    short = {"links": ["n1--s1"]}
+    assert replies_to(tmp_path / "socket", handler, [request, short]) == [request, short]
 
 
 def test_an_error_of_the_handler_is_raised_in_the_caller(tmp_path: Path) -> None:
