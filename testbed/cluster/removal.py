@@ -64,9 +64,9 @@ def _remover(state: State) -> processes.Identity:
 def remove(store: Store, state: State, grace: float = GRACE) -> None:
     """Remove a cluster whose lock is held. Objects without its mark stay, whatever their names.
 
-    The state file is removed last, so that an interrupted removal can be resumed; the release of the lock removes the
-    directory. Call `end_holder` afterwards for a held cluster: until then, its holder completes the removal if the
-    cluster's owner dies.
+    The state file is removed last, so that an interrupted or failed removal can be resumed, also by `garbage.collect`; the
+    release of the lock removes the directory. Call `end_holder` afterwards for a held cluster: until then, its holder
+    completes the removal if the cluster's owner dies.
     """
     if state.phase != "removing":
         _record_removal(store, state)
@@ -122,7 +122,7 @@ def remove_unknown(store: Store, cluster: str, grace: float = GRACE) -> None:
 
 
 def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: float, *, named: bool) -> None:
-    """End a cluster's programs, and remove its cgroups and namespace names.
+    """End a cluster's programs, and remove its cgroups and namespace names. Raises KernelError if programs survive.
 
     inodes: inodes of the recorded namespaces. named: whether the namespaces may have names.
     """
@@ -130,10 +130,18 @@ def _remove_objects(store: Store, cluster: str, inodes: Iterable[int], grace: fl
     paths = [str(namespaces.NAMES / name) for name in names]
     named_inodes = {os.stat(path).st_ino for path in paths if namespaces.is_namespace(path)}
     end_programs(cluster, named_inodes | set(inodes), grace, store.hosts_file(cluster))
-    for group in cgroups.groups_of(cluster):
-        cgroups.end(group)
+    end_groups(cgroups.groups_of(cluster))
     for name in names:
         namespaces.remove_name(name)
+
+
+def end_groups(groups: Iterable[Path]) -> None:
+    """End the processes in the cgroups of nodes, and remove the cgroups. Raises KernelError if some remain."""
+    remaining = [group for group in groups if not cgroups.end(group)]
+    if remaining:
+        pids = {group.name: ", ".join(map(str, cgroups.members(group))) for group in remaining}
+        reasons = [f"{name}: processes {text} do not end" if text else name for name, text in pids.items()]
+        raise KernelError(f"cgroups cannot be removed: {'; '.join(reasons)}")
 
 
 def own_names(cluster: str) -> list[str]:

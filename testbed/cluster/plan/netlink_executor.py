@@ -41,7 +41,7 @@ from testbed.cluster.plan.kernel_operations import (
 )
 from testbed.cluster.plan.operation_requests import requests_of
 from testbed.cluster.records.ownership import Mark
-from testbed.cluster.removal import end_programs
+from testbed.cluster.removal import end_groups, end_programs
 from testbed.errors import ConflictError, KernelError, reason_of
 from testbed.kernel import cgroups, namespaces, netlink_messages, offloads, processes, syscalls
 from testbed.kernel.filesystem import write_setting
@@ -173,12 +173,10 @@ class NetlinkExecutor:
                 self._make_namespace(key)
             case RemoveNamespace(key):
                 end_programs(self.cluster, [os.stat(self.paths[key]).st_ino])
+                end_groups([group for group in cgroups.groups_of(self.cluster) if cgroups.node_of(group) == key])
                 if key in self._open:
                     self._open.pop(key).close()
                 namespaces.remove_name(namespace_names.namespace(self.cluster, key))
-                for group in cgroups.groups_of(self.cluster):
-                    if cgroups.node_of(group) == key:
-                        cgroups.end(group)
                 del self.paths[key]
             case SetRouting(key, version, on):
                 with namespaces.inside(self.paths[key]):

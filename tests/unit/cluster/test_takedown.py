@@ -38,6 +38,33 @@ def test_remains_without_a_state_are_taken_down(tmp_path: Path) -> None:
     assert store.names() == []
 
 
+def test_a_process_that_does_not_end_is_reported_and_the_collection_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process in a node's cgroup that has left the namespaces, and is blocked in the kernel."""
+    stuck = [4711]
+    group = tmp_path / "netns-testbed.takedown-test.n1"
+    monkeypatch.setattr(garbage, "is_root", lambda: False)  # objects of other clusters on this machine are ignored
+    monkeypatch.setattr(garbage, "collect_temporary", lambda: ())
+    monkeypatch.setattr(removal.cgroups, "groups_of", lambda _: [group])
+    monkeypatch.setattr(removal.cgroups, "members", lambda _: stuck)
+    monkeypatch.setattr(removal.cgroups, "end", lambda _: not stuck)
+    store = Store(tmp_path / "root")
+    with store.locked(NAME, 1):
+        store.write(state(identity(), lasting=True))
+    message = f"cgroups cannot be removed: {group.name}: processes 4711 do not end"
+    with pytest.raises(KernelError, match=message):
+        removal.down(store, NAME)
+    remaining = store.choose(NAME)
+    assert remaining.phase == "removing"
+    with store.locked(NAME, 1):
+        store.write(replace(remaining, owner=replace(identity(), start=1)))  # the command has ended
+    assert garbage.collect(store) == [garbage.Finding(f"cluster {NAME}", False, f"it cannot be removed: {message}")]
+    stuck.clear()
+    assert [finding.removed for finding in garbage.collect(store)] == [True]
+    assert store.names() == []
+
+
 def test_a_user_does_not_replace_a_cluster_of_a_running_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
