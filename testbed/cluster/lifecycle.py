@@ -105,7 +105,7 @@ def _record_dropped_injections(store: Store, before: State | None, kept: tuple[I
     for dropped in before.injected:
         if dropped.number not in numbers:
             reason = "the description no longer has its links"
-            event_log.record(
+            event_log.record_if_possible(
                 store.directory(before.name), "heal", number=dropped.number, what=dropped.what, reason=reason
             )
 
@@ -170,7 +170,9 @@ def heal(store: Store, name: str, *numbers: int) -> tuple[Injection, ...]:
         for program in injection.programs:
             daemons.end(program, namespace_names.LOAD, name)
         links = sorted(injection.links)
-        event_log.record(store.directory(name), "heal", number=injection.number, what=injection.what, links=links)
+        event_log.record_if_possible(
+            store.directory(name), "heal", number=injection.number, what=injection.what, links=links
+        )
     return tuple(lifted)
 
 

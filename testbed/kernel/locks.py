@@ -46,8 +46,10 @@ class Lock:
 
     def note(self, text: str) -> None:
         """Write a note that stays in the file if this process dies."""
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, text.encode(), 0)
+        # In this order, a note of the same length as the previous one needs no further space on a full disk.
+        note = text.encode()
+        os.pwrite(self._descriptor, note, 0)
+        os.ftruncate(self._descriptor, len(note))
 
     def release(self) -> None:
         """Release the lock and erase the note."""
@@ -63,7 +65,7 @@ def make(path: Path) -> None:
 def holder(path: Path) -> int:
     """Return the pid of a lock's holder; 0 if there is none. Do not call it for a lock that this process holds."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # the file system may be read-only
     except (FileNotFoundError, IsADirectoryError):  # a directory in a damaged tree cannot be locked
         return 0
     try:

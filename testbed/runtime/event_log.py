@@ -7,7 +7,6 @@ Processes append independently. Each line is written in one call, so that lines 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.errors import errors_naming
+from testbed.errors import errors_naming, reason_of
 from testbed.json_text import INTEGER_LIMIT
 from testbed.kernel.changes import announce
 from testbed.runtime import journal
@@ -37,17 +36,45 @@ def record(directory: Path, event: str, **attributes: object) -> None:
     try:
         announce(f"create {directory / FILE}")
         with errors_naming(directory / FILE):
-            os.write(descriptor, line.encode() + b"\n")
+            _append(descriptor, line.encode() + b"\n")
         announce(f"write {directory / FILE}")
     finally:
         os.close(descriptor)
 
 
 def record_if_possible(directory: Path, event: str, **attributes: object) -> None:
-    """Record an event as `record`; do nothing if the log cannot be written, for example on a full disk. For processes that
-    have to continue without the event, such as the relay."""
-    with contextlib.suppress(OSError):
+    """Record an event as `record`; omit it if the log cannot be written, for example on a full disk. For processes that
+    have to continue without the event, such as supervisor and relay. Before the next event that it can record, the process
+    records "events omitted", with their number and the reason why the first one was omitted."""
+    key = os.getpid(), directory
+    try:
+        if key in _omitted:
+            count, reason = _omitted[key]
+            record(directory, "events omitted", pid=os.getpid(), count=count, reason=reason)
+            del _omitted[key]
         record(directory, event, **attributes)
+    except OSError as error:
+        count, reason = _omitted.get(key, (0, reason_of(error)))
+        _omitted[key] = count + 1, reason
+
+
+_omitted: Final[dict[tuple[int, Path], tuple[int, str]]] = {}
+"""Process and directory -> number of events omitted since the last one recorded, and the reason for the first one."""
+
+
+def _append(descriptor: int, line: bytes) -> None:
+    """Append a line, or nothing. Raises OSError."""
+    written = os.write(descriptor, line)
+    if written == len(line):
+        return
+    try:
+        os.write(descriptor, line[written:])  # raises with the reason
+    except OSError:
+        # Without its beginning: the next line would be appended to it, and both would be invalid.
+        end = os.lseek(descriptor, 0, os.SEEK_CUR)
+        if os.fstat(descriptor).st_size == end:  # no other process has appended since
+            os.ftruncate(descriptor, end - written)
+        raise
 
 
 def read(directory: Path) -> Iterator[Mapping[str, Any]]:

@@ -144,7 +144,7 @@ class MachineWatch:
                 self._record(REACHABLE if was_lost else SILENT, peer, gap=[last_reply, now])
 
     def _record(self, event: str, peer: _Peer, **attributes: object) -> None:
-        event_log.record(self._directory, event, machine=peer.name, address=peer.remote, **attributes)
+        event_log.record_if_possible(self._directory, event, machine=peer.name, address=peer.remote, **attributes)
 
     def _close(self, peer: _Peer) -> None:
         if peer.socket is not None:

@@ -125,7 +125,8 @@ class SupervisedProcesses(Generic[K]):
     def end(self) -> None:
         """End all processes."""
         for key in list(self._running):
-            self._stop(key)
+            with contextlib.suppress(OSError):  # of the cleaning up, as on a read-only disk
+                self._stop(key)
 
     def _start(self, key: K, specification: object) -> None:
         identity = self._kind.start(key)
@@ -141,7 +142,10 @@ class SupervisedProcesses(Generic[K]):
         self._loop.watch(running.pidfd, lambda now: self._on_death(key, now))
 
     def _on_death(self, key: K, now: int) -> None:
-        self._dead[key] = time.time_ns(), self._kind.read_counts(key)
+        counts: Mapping[str, int] = {}
+        with contextlib.suppress(TestbedError, OSError):
+            counts = self._kind.read_counts(key)
+        self._dead[key] = time.time_ns(), counts
         pid = self._running[key].identity.pid
         code = self._reap(key)
         self._record("died", key, pid=pid, **({} if code is None else {"code": code}))
@@ -152,11 +156,10 @@ class SupervisedProcesses(Generic[K]):
             self._loop.at(now + _RETRY_INTERVAL, lambda later: self._restart(key, later))
 
     def _restart(self, key: K, now: int) -> None:
-        required = self._kind.required()
-        if key in self._running or key not in required:
-            return
         try:
-            self._start(key, required[key])
+            required = self._kind.required()
+            if key not in self._running and key in required:
+                self._start(key, required[key])
         except (TestbedError, OSError) as error:
             self._record("not restarted", key, reason=str(error))
             self._loop.at(now + _RETRY_INTERVAL, lambda later: self._restart(key, later))
@@ -181,4 +184,4 @@ class SupervisedProcesses(Generic[K]):
 
     def _record(self, verb: str, key: K, **attributes: object) -> None:
         fields = self._kind.event_fields(key)
-        event_log.record(self._directory, f"{self._kind.word} {verb}", **fields, **attributes)
+        event_log.record_if_possible(self._directory, f"{self._kind.word} {verb}", **fields, **attributes)

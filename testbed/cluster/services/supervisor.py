@@ -27,7 +27,7 @@ from testbed.cluster.services.machine_watch import MachineWatch
 from testbed.cluster.services.service_kinds import LOG, Agents, RelayProcesses
 from testbed.cluster.services.services import SupervisedProcesses
 from testbed.engine.loop import Loop
-from testbed.errors import ConflictError, KernelError
+from testbed.errors import ConflictError, KernelError, TestbedError
 from testbed.json_text import check_of
 from testbed.kernel import daemons, locks, namespaces, processes
 from testbed.kernel.netlink import RouteSocket
@@ -124,7 +124,7 @@ class _Supervisor:
         death = self._previous_death()
         if death is not None:
             code = {} if death.code is None else {"code": death.code}
-            event_log.record(directory, "supervisor died", pid=death.pid, **code)
+            event_log.record_if_possible(directory, "supervisor died", pid=death.pid, **code)
         self._lock.note(str(processes.identity()))
         self._adopt_services()
         try:
@@ -141,7 +141,7 @@ class _Supervisor:
         if death is not None:
             gap = [death.when, time.time_ns()]
             services = [*self._relay.pids.values(), *self._agents.pids.values()]
-            event_log.record(directory, "supervisor restarted", pid=os.getpid(), gap=gap, services=services)
+            event_log.record_if_possible(directory, "supervisor restarted", pid=os.getpid(), gap=gap, services=services)
 
     def _previous_death(self) -> Death | None:
         """Return the death of the previous supervisor; None if it released the lock when it ended."""
@@ -180,7 +180,7 @@ class _Supervisor:
         self._lock.release()
 
     def _end_with_holder(self) -> None:
-        event_log.record(
+        event_log.record_if_possible(
             self._paths.directory, "namespace holder died", pid=self._holder.pid if self._holder is not None else 0
         )
         self._end()
@@ -218,11 +218,15 @@ class _Supervisor:
 
     def _heal(self, now: int) -> None:
         """Heal the injections whose end has come; retry after `_RETRY_INTERVAL` if that fails."""
-        state = self._store.read(self._cluster)
-        injected = state.injected if state is not None else ()
-        due = [injection.number for injection in injected if 0 < injection.until <= now]
-        if not due:
-            self._reconcile()
+        try:
+            state = self._store.read(self._cluster)
+            injected = state.injected if state is not None else ()
+            due = [injection.number for injection in injected if 0 < injection.until <= now]
+            if not due:
+                self._reconcile()
+                return
+        except (TestbedError, OSError):  # the state cannot be read, or a service cannot be started
+            self._heal_timer.set(now + _RETRY_INTERVAL)
             return
 
         def heal() -> None:
@@ -232,7 +236,7 @@ class _Supervisor:
                 lifecycle.heal(self._store, self._cluster, number)
 
         def on_failure(now: int) -> None:
-            event_log.record(self._paths.directory, "not healed", numbers=due)
+            event_log.record_if_possible(self._paths.directory, "not healed", numbers=due)
             self._heal_timer.set(now + _RETRY_INTERVAL)
 
         self._run_in_child("testbed-healer", heal, on_failure)
@@ -271,15 +275,19 @@ class _Supervisor:
             lifecycle.stop_sharing(self._store, self._cluster)
 
         def on_failure(now: int) -> None:
-            event_log.record(self._paths.directory, "NICs are still shared")
+            event_log.record_if_possible(self._paths.directory, "NICs are still shared")
             self._loop.at(now + _RETRY_INTERVAL, self._stop_sharing)
 
         self._run_in_child("testbed-nics", stop, on_failure)
 
     def _run_in_child(self, name: str, act: Callable[[], None], on_failure: Callable[[int], object]) -> None:
         """Run `act` in a child process, since it waits for the cluster's lock. on_failure: called with the loop's time if
-        the child fails."""
-        child = daemons.start(name, (), lambda: None, act, str(self._paths.directory / LOG))
+        the child fails or cannot be started."""
+        try:
+            child = daemons.start(name, (), lambda: None, act, str(self._paths.directory / LOG))
+        except (TestbedError, OSError):  # for example, since the log cannot be opened
+            on_failure(self._loop.now())
+            return
         pidfd = os.pidfd_open(child.pid)
 
         def on_end(now: int) -> None:

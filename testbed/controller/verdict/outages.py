@@ -185,7 +185,7 @@ class ProcessOutages(OutageJudge):
         if state is not None and not recorded:
             reasons = [state.end_reason] if state.end_reason else missing(state, self._directory)
             if state.end_reason and state.holder is not None:  # no supervisor was there to record it
-                event_log.record(self._directory, f"{HOLDER} died", pid=state.holder.pid)
+                event_log.record_if_possible(self._directory, f"{HOLDER} died", pid=state.holder.pid)
             name = "cluster ended" if state.end_reason else "supervisor gap"
             return [Finding(name, "", "", 0, None, TABLE.unit(name), Grade.INVALID, reason) for reason in reasons[:1]]
         return [outage.finding() for outage in recorded]

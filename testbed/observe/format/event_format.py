@@ -140,6 +140,7 @@ _KNOWN: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Event], str]]]] = {
     "machine reachable": (("machine",), _format_recovery),
     "machine silent": (("machine",), _format_silence),
     "fates untold": ((), _format_attributes),
+    "events omitted": ((), _format_attributes),
     "NIC agent died": (("node",), _format_death),
     "NIC agent restarted": (("node",), _format_restart),
     "NIC agent not restarted": (("node",), _format_attributes),

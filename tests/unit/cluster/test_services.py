@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,11 +28,13 @@ class Sleepers:
     def __init__(self) -> None:
         self.desired: dict[str, object] = {}
         self.failing_starts = 0
+        self.failing_reads = 0
         self.started = 0
         self.before: dict[str, FormerProcess] = {}
         self.cleaned_up: list[str] = []
 
     def required(self) -> Mapping[str, object]:
+        self.read()
         return self.desired
 
     def former(self) -> Mapping[str, FormerProcess]:
@@ -52,10 +54,17 @@ class Sleepers:
         return {"name": key}
 
     def read_counts(self, key: str) -> Mapping[str, int]:  # noqa: ARG002
+        self.read()
         return {"started": self.started}
 
+    def read(self) -> None:
+        """Read from a disk that has errors."""
+        if self.failing_reads:
+            self.failing_reads -= 1
+            raise TestbedError("no data")
+
     def losses(self, at_death: Mapping[str, int], at_restart: Mapping[str, int]) -> Mapping[str, object]:
-        return {"more": at_restart["started"] - at_death["started"]}
+        return {"more": at_restart["started"] - at_death["started"]} if at_death else {}
 
 
 class Supervision:
@@ -73,14 +82,13 @@ class Supervision:
 
     def run_until(self, event: str, count: int = 1) -> None:
         """Run the loop until `event` has been reported `count` times."""
+        self.loop.complete(self.wait_for(lambda: self.events().count(event) >= count))
 
-        async def wait() -> None:
-            end = self.loop.now() + TIMEOUT
-            while self.events().count(event) < count:
-                assert self.loop.now() < end, f"{event}: {self.events()}"
-                await self.loop.sleep(1_000_000)  # between two checks
-
-        self.loop.complete(wait())
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        end = self.loop.now() + TIMEOUT
+        while not condition():
+            assert self.loop.now() < end, self.events()
+            await self.loop.sleep(1_000_000)  # between two checks
 
 
 @pytest.fixture
@@ -141,6 +149,28 @@ def test_a_failed_restart_is_retried(supervision: Supervision) -> None:
     supervision.kind.desired = {"a": 1}
     supervision.processes.reconcile()
     supervision.kind.failing_starts = 1
+    os.kill(supervision.processes.pids["a"], signal.SIGKILL)
+    supervision.run_until("sleeper restarted")
+    assert supervision.events() == ["sleeper died", "sleeper not restarted", "sleeper restarted"]
+
+
+def test_a_dead_process_is_restarted_if_its_death_cannot_be_recorded(supervision: Supervision, tmp_path: Path) -> None:
+    supervision.kind.desired = {"a": 1}
+    supervision.processes.reconcile()
+    log = tmp_path / event_log.FILE
+    log.symlink_to("/dev/full")
+    os.kill(supervision.processes.pids["a"], signal.SIGKILL)
+    supervision.loop.complete(supervision.wait_for(lambda: supervision.kind.started == 2))
+    log.unlink()
+    os.kill(supervision.processes.pids["a"], signal.SIGKILL)
+    supervision.run_until("sleeper restarted")
+    assert supervision.events() == ["events omitted", "sleeper died", "sleeper restarted"]
+
+
+def test_a_dead_process_is_restarted_when_the_requirements_can_be_read_again(supervision: Supervision) -> None:
+    supervision.kind.desired = {"a": 1}
+    supervision.processes.reconcile()
+    supervision.kind.failing_reads = 2  # of the counts at the death, and of the requirements
     os.kill(supervision.processes.pids["a"], signal.SIGKILL)
     supervision.run_until("sleeper restarted")
     assert supervision.events() == ["sleeper died", "sleeper not restarted", "sleeper restarted"]

@@ -18,6 +18,7 @@ from testbed.cluster.running_cluster import Fault
 from testbed.cluster.services.namespace_holder import HolderClient
 from testbed.cluster.services.service_kinds import Agents
 from testbed.errors import ConflictError, DescriptionError, KernelError
+from testbed.kernel import cgroups
 from testbed.kernel.processes import Identity, identity
 from testbed.spec.model import Description
 from testbed.spec.resolver import resolve
@@ -46,9 +47,9 @@ def test_a_process_that_does_not_end_is_reported_and_the_collection_finds_it(
     group = tmp_path / "netns-testbed.takedown-test.n1"
     monkeypatch.setattr(garbage, "is_root", lambda: False)  # objects of other clusters on this machine are ignored
     monkeypatch.setattr(garbage, "collect_temporary", lambda: ())
-    monkeypatch.setattr(removal.cgroups, "groups_of", lambda _: [group])
-    monkeypatch.setattr(removal.cgroups, "members", lambda _: stuck)
-    monkeypatch.setattr(removal.cgroups, "end", lambda _: not stuck)
+    monkeypatch.setattr(cgroups, "groups_of", lambda _: [group])
+    monkeypatch.setattr(cgroups, "members", lambda _: stuck)
+    monkeypatch.setattr(cgroups, "end", lambda _: not stuck)
     store = Store(tmp_path / "root")
     with store.locked(NAME, 1):
         store.write(state(identity(), lasting=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,8 +28,35 @@ def directory(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / event_log.FILE).unlink()
 
 
-def test_an_event_is_omitted(directory: Path) -> None:
-    event_log.record_if_possible(directory, "inject")
+def recorded(directory: Path) -> list[str]:
+    return [str(event["event"]) for event in event_log.read(directory)]
+
+
+def test_omitted_events_are_counted_in_the_next_event_that_can_be_written(directory: Path) -> None:
+    for _ in range(2):
+        event_log.record_if_possible(directory, "inject")
+    log = directory / event_log.FILE
+    log.unlink()
+    for _ in range(2):
+        event_log.record_if_possible(directory, "heal")
+    assert recorded(directory) == ["events omitted", "heal", "heal"]
+    omitted = next(event_log.read(directory))
+    assert (omitted["pid"], omitted["count"]) == (os.getpid(), 2)
+    assert omitted["reason"].startswith("No such device")
+
+
+def test_an_event_of_which_only_the_beginning_fits_does_not_damage_the_next_one(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk."""
+    event_log.record(tmp_path, "up")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / event_log.FILE).stat().st_size + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            event_log.record(tmp_path, "inject")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    event_log.record(tmp_path, "heal")
+    assert recorded(tmp_path) == ["up", "heal"]
 
 
 def test_a_relay_continues_when_its_log_of_fates_ends(directory: Path) -> None:
