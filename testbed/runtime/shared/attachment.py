@@ -49,9 +49,7 @@ class Attachment:
         """device: an interface of this process's network namespace. function: index among the functions of the worker; None:
         any free function. worker: number of the agent's worker. Raises AttachError."""
         self._is_querying = False
-        self._late_replies = (
-            0  # replies that have not arrived within the timeouts of their queries, and may still arrive
-        )
+        self._late_replies = 0  # that have not arrived within the timeouts of their queries, and may still arrive
         self._connection = attach_protocol.connect(device, worker)
         try:
             request = {"do": "attach", "version": attach_protocol.VERSION, "ethertype": ethertype, "function": function}
