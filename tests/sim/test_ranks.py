@@ -184,7 +184,7 @@ def test_invalid_placements_and_profiles_are_rejected() -> None:
     wrong = Description.from_toml(CORES.replace('name = "b"', 'name = "b"\nprofile = "emp-2000"'))
     with pytest.raises(NotFoundError, match=r"profile of node b: unknown profile 'emp-2000' — did you mean 'emp-200"):
         testbed.run(wrong, exchange_names, mode="sim")
-    with pytest.raises(UnsupportedError, match="1 to 64, got 65"):
+    with pytest.raises(DescriptionError, match="ranks_per_node: found 65, expected 1 to 64"):
         testbed.run(LOSSY, exchange_names, mode="sim", ranks_per_node=65)
     with pytest.raises(UnsupportedError, match="cells"):
         testbed.run(Description.from_toml(CELLS), exchange_names, protocol="ssam", mode="sim", ranks_per_node=2)

@@ -21,6 +21,7 @@ from testbed import Cluster, RunningCluster, RunResult, Scenario
 from testbed.cli.documents import schema_of
 from testbed.cli.main import testbed as command
 from testbed.controller.runs import run_target
+from testbed.controller.scenarios.active import ActiveFault
 from testbed.controller.scenarios.player import ScenarioPlayer
 from testbed.controller.scenarios.simulated import SimulatedInjector
 from testbed.controller.scenarios.timeline import Occurrence
@@ -429,15 +430,17 @@ def test_of_overlapping_slow_faults_the_later_applies_until_its_end() -> None:
         resolve(Description.star(2)), emp.plug(), profile=Profile("p", receive=10), rules=rules
     ) as simulation:
         injector = SimulatedInjector(simulation, rules, {})
-        nic, used = simulation.nodes["n1"].nic, list[int]()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(nic), "set_costs", lambda _nic, profile: used.append(profile.receive))
-            first, second = (
-                injector.begin(Occurrence("fault[1]", Slow(on="n1", factor=factor, at=0), 0, None))
-                for factor in (3.0, 2.0)
-            )
-            second.lift(False)
-            first.lift(False)
+        host, used = simulation.hosts["n1"], list[int]()
+
+        def begin(factor: float) -> ActiveFault:
+            fault = injector.begin(Occurrence("fault[1]", Slow(on="n1", factor=factor, at=0), 0, None))
+            used.append(host.costs.receive)
+            return fault
+
+        first, second = begin(3.0), begin(2.0)
+        for fault in (second, first):
+            fault.lift(False)
+            used.append(host.costs.receive)
     assert used == [30, 20, 30, 10]
 
 

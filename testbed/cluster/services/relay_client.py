@@ -87,7 +87,7 @@ class DatapathChange:
         after = self._read_lost(self._ends_of(links))
         for link in links:
             ends, tap_names = self._ends.get(link, ()), self._taps.get(link, ())
-            event_log.record_if_possible(
+            event_log.record(
                 self._directory,
                 "replugged",
                 link=link,
