@@ -59,6 +59,9 @@ class Comm(PropertyCalls):
 
     __slots__ = ()
 
+    _required: ClassVar[type[coroutine_comm.Comm]] = coroutine_comm.Comm
+    """Class of the communicators that have this class's calls."""
+
     def __new__(
         cls,
         comm: coroutine_comm.Comm | Comm | None = None,
@@ -67,13 +70,14 @@ class Comm(PropertyCalls):
     ) -> Self:
         """comm: the communicator to wrap, or a wrapper, of whose communicator this becomes another handle; None: COMM_NULL.
         run: runs a coroutine to its end; None: for coroutines that never wait. properties: the communicator's; None: new
-        properties. A wrapper's own `run` and `properties` take precedence. Raises TypeError for another `comm`."""
+        properties. A wrapper's own `run` and `properties` take precedence. Raises TypeError for another `comm`, such as a
+        communicator without the topology of a subclass."""
         if isinstance(comm, Comm):
             run, properties, comm = comm.run, comm.properties, comm.wrapped
-        elif comm is None:
-            comm = coroutine_comm.Comm.null()
-        elif not isinstance(comm, coroutine_comm.Comm):
-            raise TypeError(f"a Comm is expected, not {type(comm).__name__}")
+        if comm is None or (isinstance(comm, coroutine_comm.Comm) and not comm.size):
+            comm = cls._required.null()
+        elif not isinstance(comm, cls._required):
+            raise TypeError(f"a {cls._required.__name__} is expected, not {type(comm).__name__}")
         handle = super().__new__(cls)
         handle.wrapped, handle.run = comm, run or run_completed
         handle.properties = properties or Properties()
@@ -298,22 +302,7 @@ class Topocomm(Comm, Generic[TopocommT]):
 
     __slots__ = ()
 
-    _required: ClassVar[type[coroutine_comm.Topocomm[Any]]] = coroutine_comm.Topocomm
-    """Class of the communicators that have this class's calls."""
-
-    def __new__(
-        cls,
-        comm: coroutine_comm.Comm | Comm | None = None,
-        run: CoroutineRunner | None = None,
-        properties: Properties | None = None,
-    ) -> Self:
-        """Arguments: as of `Comm`. Raises TypeError also for a communicator without a topology of this class."""
-        handle = super().__new__(cls, comm, run, properties)
-        if not isinstance(handle.wrapped, cls._required):
-            if handle:
-                raise TypeError(f"a {cls._required.__name__} is expected, not a {type(handle.wrapped).__name__}")
-            handle.wrapped = cls._required.null()
-        return handle
+    _required = coroutine_comm.Topocomm
 
     @property
     def _topocomm(self) -> TopocommT:

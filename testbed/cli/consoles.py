@@ -161,8 +161,8 @@ def require_compatible(*options: tuple[str, object]) -> None:
 
 
 def require_given(needed: str, has_needed: object, *options: tuple[str, object]) -> None:
-    """Raise click.UsageError if one of the options is given without what it modifies. needed: that, for the
-    message. options: as for `require_compatible`."""
+    """Raise click.UsageError if one of the options is given without the one that it needs. needed: name of the latter.
+    has_needed: whether it is given. options: as for `require_compatible`."""
     for option, value in options:
         if value and not has_needed:
             raise click.UsageError(f"{option} needs {needed}")

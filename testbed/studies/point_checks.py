@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from testbed import packages
 from testbed.controller.runs.profiles import profile_of
 from testbed.controller.runs.queue_options import check_queues
-from testbed.controller.runs.run_options import complete
+from testbed.controller.runs.run_options import RunOptions, complete
 from testbed.controller.runs.run_target import find_target
 from testbed.controller.runs.runner import configured
 from testbed.errors import DescriptionError, NotFoundError, Problem, TestbedError
@@ -87,8 +87,7 @@ def _problems_of(check: _Check, part: Parameters, base: Path) -> Iterator[Proble
 
 
 def _check_options(part: Parameters, _: Path) -> None:
-    options: dict[str, Any] = dict(part)
-    complete(options)  # type: ignore[arg-type]
+    complete(cast("RunOptions", dict(part)))
 
 
 def _check_queues(part: Parameters, _: Path) -> None:

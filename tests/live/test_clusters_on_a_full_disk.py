@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,8 @@ def fill(store: Store) -> None:
             file.write(bytes(1024))
 
 
-def up(store: Store, **impairment: str) -> ApplyResult:
-    return bring_up(store, resolve(Cluster.star(2, **impairment)), name=NAME, origin="test", lasting=True)  # type: ignore[arg-type]
+def up(store: Store, delay: str = "0s") -> ApplyResult:
+    return bring_up(store, resolve(Cluster.star(2, delay=delay)), name=NAME, origin="test", lasting=True)
 
 
 def test_down_works_on_a_full_disk(store: Store) -> None:
@@ -86,7 +87,7 @@ def test_supervisor_and_relay_are_restarted_on_a_full_disk_and_say_so_later(stor
         for lock in (relay_lock, supervisor_lock(directory), relay_lock):
             pid = locks.holder(lock)
             kill(pid)
-            eventually(lambda lock=lock, pid=pid: locks.holder(lock) not in (0, pid), f"{lock.name} has a new holder")  # type: ignore[misc]
+            eventually(partial(has_new_holder, lock, pid), f"{lock.name} has a new holder")
             eventually(lambda: answers(directory), "the supervisor answers")
         assert set(events(directory)) <= {"filler"}
         (store.root.parent / "filler").unlink()
@@ -95,6 +96,10 @@ def test_supervisor_and_relay_are_restarted_on_a_full_disk_and_say_so_later(stor
         assert "events omitted" in events(directory)
     finally:
         removal.down(store, NAME)
+
+
+def has_new_holder(lock: Path, previous: int) -> bool:
+    return locks.holder(lock) not in (0, previous)
 
 
 def events(directory: Path) -> list[str]:

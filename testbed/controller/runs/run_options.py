@@ -136,7 +136,8 @@ def complete(options: RunOptions) -> RunOptions:
         problems.append(Problem("ranks_per_node", str(given["ranks_per_node"]), f"1 to {MAX_RANKS}"))
     if given["dilate"] is not None and given["dilate"] < 1:
         problems.append(Problem("dilate", str(given["dilate"]), "1 or more"))
-    problems += check_seed(given["seed"], max(repeat, 1)) + check_seed(given["link_seed"], max(repeat, 1))
+    problems += check_seed(given["seed"], max(repeat, 1))
+    problems += check_seed(given["link_seed"], max(repeat, 1), "link_seed")
     problems += check_seconds("timeout", given["timeout"]) + check_seconds("patience", given["patience"])
     if problems:
         raise DescriptionError("the run", problems)
@@ -145,13 +146,13 @@ def complete(options: RunOptions) -> RunOptions:
     return given
 
 
-def check_seed(seed: int | None, repeat: int = 1) -> list[Problem]:
+def check_seed(seed: int | None, repeat: int = 1, name: str = "seed") -> list[Problem]:
     """Check a seed; return at most one problem. seed: None for the description's. repeat: number of repetitions, whose
-    seeds are consecutive."""
+    seeds are consecutive. name: name of the option."""
     if seed is None or 0 <= seed <= MASK - (repeat - 1):
         return []
-    limit = f": the last of {repeat} repetitions has seed + {repeat - 1}" if repeat > 1 else ""
-    return [Problem("seed", str(seed), f"0 to {MASK - (repeat - 1)}{limit}")]
+    limit = f": the last of {repeat} repetitions has {name} + {repeat - 1}" if repeat > 1 else ""
+    return [Problem(name, str(seed), f"0 to {MASK - (repeat - 1)}{limit}")]
 
 
 def check_seconds(name: str, seconds: float | None) -> list[Problem]:

@@ -516,7 +516,7 @@ def test_handles_of_a_topology_reject_communicators_without_it() -> None:
             (MPI.Graphcomm, MPI.COMM_WORLD),
             (MPI.Topocomm, MPI.COMM_WORLD),
         ):
-            with pytest.raises(TypeError, match=f"a {kind.__name__} is expected, not a "):
+            with pytest.raises(TypeError, match=f"a {kind.__name__} is expected, not "):
                 kind(comm)
         assert MPI.Topocomm(graph).inoutedges == ([0], [0])
         assert MPI.Topocomm(graph).neighbor_allgather("block") == ["block"]
